@@ -1,0 +1,55 @@
+"""What the ledger must say: the manifest's side of the proof.
+
+Called by the control plane and `lanefeed verify`, off the hot path. Costs a few ns a row of what is summed up.
+"""
+
+from lanefeed_core.cursor import Cursor
+from lanefeed_core.lanes import Lanes, Run
+from lanefeed_core.ledger import Entry, Ledger, range_sum, sum_ids
+from lanefeed_core.stream import DROP
+
+__all__ = ["epoch_entry", "prefix"]
+
+
+def epoch_entry(lanes: Lanes, epoch: int) -> Entry:
+    """What a whole epoch holds: all samples, less those that lastBatch Drop leaves out."""
+    whole = Entry(lanes.rows, range_sum(0, lanes.rows))
+    if not lanes.spec.aligned or lanes.spec.last_batch != DROP or not lanes.leftover:
+        return whole
+    left = Entry()
+    for lane in range(lanes.spec.lanes):
+        run = Run(epoch, lanes.full_steps * lanes.share(lane), lanes.lane_rows(lane))
+        if run.start < run.stop:
+            left += Entry(run.stop - run.start, sum_ids(lanes.lane_ids(lane, run)))
+    return whole - left
+
+
+def prefix(lanes: Lanes, cursor: Cursor) -> Ledger:
+    """What was consumed before `cursor` if nothing was lost or repeated: its unfinished epochs' entries.
+
+    Aligned: the cursor's own epoch; earlier ones are done. Continuous: every epoch that some lane has entered.
+    """
+    ledger = Ledger()
+    for lane in range(lanes.spec.lanes):
+        for run in lanes.runs(lane, cursor.epoch, 0, cursor.step):
+            entry = _run_entry(lanes, lane, run)
+            ledger.add(run.epoch, entry.count, entry.total)
+    return ledger
+
+
+def _run_entry(lanes: Lanes, lane: int, run: Run) -> Entry:
+    """The samples of a run that starts at a window's edge.
+
+    Whole windows are ranges of the line, so only a cut last window costs a permutation.
+    """
+    size = lanes.spec.window
+    whole = run.stop if run.stop == lanes.lane_rows(lane) else run.stop // size * size
+    first = lanes.lane_line(lane).start
+    entry = Entry()
+    for piece in lanes.line(run.epoch).shard_runs(first + run.start, first + whole):
+        base = lanes.shard_start(piece.shard)
+        entry += Entry(piece.stop - piece.start, range_sum(base + piece.start, base + piece.stop))
+    if whole < run.stop:
+        cut = Run(run.epoch, whole, run.stop)
+        entry += Entry(cut.stop - cut.start, sum_ids(lanes.lane_ids(lane, cut)))
+    return entry

@@ -1,0 +1,84 @@
+"""The document that a sidecar starts from: one pod's part of one plan.
+
+Written by the control plane (the operator as a ConfigMap, the local runner and `lanefeed.open` as a file), read by the
+sidecar. Everything that the sidecar does follows from it, the manifest, and what trainers say.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+from lanefeed_core.errors import CoreError
+from lanefeed_core.plan import Plan
+from lanefeed_core.stream import StreamSpec
+
+__all__ = ["ConfigError", "PodConfig"]
+
+CONFIG_VERSION = 1
+
+
+class ConfigError(CoreError):
+    """A pod configuration that cannot be read."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PodConfig:
+    """One pod's configuration. Sizes are bytes; 0 lets the sidecar choose."""
+
+    job: str
+    job_uid: str
+    pod_index: int
+    pod_uid: str
+    plan: Plan
+    spec: StreamSpec
+    #: Epochs to run (Aligned); 0 with Continuous, where max_steps ends the job.
+    epochs: int = 1
+    max_steps: int = 0
+    #: File with the manifest (manifest_codec).
+    manifest_path: str
+    #: Columns to deliver, in this order; empty: all.
+    columns: tuple[str, ...] = ()
+    #: Folder in tmpfs that the pod's containers share: feed.sock, token and the arena.
+    run_dir: str
+    read_ahead_bytes: int = 512 << 20
+    decode_threads: int = 0
+    slots: int = 8
+    slot_bytes: int = 0
+    #: TCP port of /metrics, /healthz and /readyz; 0: any free one, written to run_dir/metrics.addr.
+    metrics_port: int = 0
+    metrics_host: str = "127.0.0.1"
+    #: gRPC target of the control plane's Coordinator ("unix:/..." or "host:port"); empty: there is none.
+    coordinator: str = ""
+    coordinator_token_path: str = ""
+    report_seconds: float = 0.5
+    #: What the control plane had accepted when the plan was made.
+    last_commit_step: int = 0
+    last_commit_name: str = ""
+    last_commit_generation: int = 0
+    #: The sidecar ends when this process is gone (lanefeed.open); 0: never.
+    owner_pid: int = 0
+    #: Free form, for tests: faults to plant. Never set in production.
+    faults: Mapping[str, Any] = field(default_factory=dict)
+
+    def to_json(self) -> str:
+        """The document's text."""
+        data = {f.name: getattr(self, f.name) for f in fields(self)}
+        data |= {"version": CONFIG_VERSION, "plan": self.plan.to_dict(), "spec": self.spec.to_dict()}
+        data |= {"columns": list(self.columns), "faults": dict(self.faults)}
+        return json.dumps(data, indent=1)
+
+    @classmethod
+    def from_json(cls, text: str) -> "PodConfig":
+        """The inverse of `to_json`. Raises ConfigError naming what is wrong."""
+        try:
+            data = json.loads(text)
+            version = data.pop("version", None)
+            if version != CONFIG_VERSION:
+                raise ConfigError(f"pod configuration version {version!r} is unknown: this one knows {CONFIG_VERSION}")
+            data["plan"] = Plan.from_dict(data["plan"])
+            data["spec"] = StreamSpec.from_dict(data["spec"])
+            data["columns"] = tuple(data["columns"])
+            return cls(**data)
+        except (KeyError, TypeError, json.JSONDecodeError) as error:
+            raise ConfigError(f"the pod configuration cannot be read: {error}") from None
