@@ -1,0 +1,50 @@
+# Two commands on a fresh machine: `make demo` and `make test`. CONTRIBUTING.md lists the rest.
+VENV ?= .venv
+PYTHON ?= python3
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+.PHONY: venv demo test check bench bench-quick bench-peers chaos proto clean
+
+venv: $(STAMP)
+
+# torch first and pinned, so that no later resolve pulls a CUDA build.
+$(STAMP): pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	echo "torch==2.13.0" > $(VENV)/constraints.txt
+	$(BIN)/pip install -q torch==2.13.0
+	$(BIN)/pip install -q -c $(VENV)/constraints.txt -e '.[local,torch,dev]'
+	touch $(STAMP)
+
+demo: $(STAMP)
+	$(BIN)/python examples/demo/run_demo.py
+
+test: $(STAMP)
+	$(BIN)/python -m pytest -n 2 --dist loadgroup tests
+
+check: $(STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/python tools/gen_proto.py --check
+	$(BIN)/python tools/check_modules.py
+
+bench: $(STAMP)
+	$(BIN)/python bench/run.py
+
+bench-quick: $(STAMP)
+	$(BIN)/python bench/run.py --quick --guard
+
+bench-peers: $(STAMP)
+	$(BIN)/python bench/install_peers.py
+
+chaos: $(STAMP)
+	LANEFEED_CHAOS_KILLS=300 $(BIN)/python -m pytest -s --timeout 7200 tests/chaos
+
+proto: $(STAMP)
+	$(BIN)/python tools/gen_proto.py
+
+clean:
+	rm -rf $(VENV) .demo .mypy_cache .ruff_cache .pytest_cache .hypothesis
