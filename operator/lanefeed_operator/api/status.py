@@ -75,6 +75,10 @@ class PlanStatus(Model):
     reason: str = ""
     time: str = ""
     restart_token: str = ""
+    #: spec.replicas when it was made: a plan shrunk for lack of nodes stays until the user asks for another size.
+    wanted: int = 0
+    #: Its children are deleted (or lost) for good: what comes next is a new plan generation.
+    closed: bool = False
     #: True once its children were seen: only a plan that once had children can have lost them.
     created: bool = False
     #: When all children were first seen done; last reports may still be on their way.
@@ -85,6 +89,10 @@ class PlanStatus(Model):
     unplaced_time: str = ""
     #: Program failures by pod index, at most 256 of them (a shell that restarts begins to count from here).
     failures: dict[int, int] = Field(default_factory=dict)
+    #: Sum of the program failures of all indexes.
+    failed: int = 0
+    #: UIDs of pods to be fenced, written ahead of the fence; at most 64.
+    fenced: list[str] = Field(default_factory=list)
     #: Pods ended by the cluster, or that left on their own with exit code 75, in this plan.
     disruptions: int = 0
 
@@ -150,7 +158,7 @@ class EpochProof(Model):
 
 
 class LedgerStatus(Model):
-    """Proven epochs: how many in all, and the newest 64."""
+    """Proven epochs: how many in all, and the newest 32."""
 
     verified: int = 0
     epochs: list[EpochProof] = Field(default_factory=list)
@@ -201,7 +209,7 @@ class Status(Model):
     completion_time: str = ""
     #: `Book.to_dict()` of lanefeed_core.book.
     book: dict[str, Any] = Field(default_factory=dict)
-    #: Shards set aside, at most 32 spelled out as "path: reason".
+    #: Shards set aside, at most 16 spelled out as "path: reason".
     quarantined: list[str] = Field(default_factory=list)
 
     @property

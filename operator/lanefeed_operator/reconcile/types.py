@@ -11,6 +11,8 @@ How a shell runs one job, one pass at a time (never two at once for a job):
         act(action)
     # again: on any change, and after decision.wake_after seconds at the latest
 
+`Observed` must never be older than the shell's own last action: children that were just created are in it.
+
 Everything is level triggered: an action is repeated until its effect is observed, so a shell must make each a no-op
 when it is done already. `now` is seconds since 1970 (it is written into the status).
 """
@@ -21,6 +23,7 @@ from dataclasses import dataclass, field
 from lanefeed_operator.api.status import EpochProof, Status
 
 __all__ = [
+    "EXIT_STOPPED",
     "Action",
     "AskStop",
     "BuildManifest",
@@ -29,7 +32,6 @@ __all__ = [
     "Decision",
     "DeleteChildren",
     "DeleteJob",
-    "EXIT_STOPPED",
     "FeedFailure",
     "FeedView",
     "Fence",
