@@ -85,8 +85,6 @@ class PlanStatus(Model):
     finished_time: str = ""
     #: When ranks were first seen to have started from different steps.
     disagree_time: str = ""
-    #: When it was first seen that a pod finds no place.
-    unplaced_time: str = ""
     #: Program failures by pod index, at most 256 of them (a shell that restarts begins to count from here).
     failures: dict[int, int] = Field(default_factory=dict)
     #: Sum of the program failures of all indexes.
@@ -106,6 +104,8 @@ class StopStatus(Model):
     #: True once the stop is over (commit made, all left, or grace used up): children are being deleted.
     done: bool = False
     outcome: str = ""
+    #: Size of the next plan where it is not spec.replicas (Shrink); 0: spec.replicas.
+    replicas: int = 0
 
 
 class Restarts(Model):

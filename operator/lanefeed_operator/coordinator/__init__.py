@@ -9,6 +9,6 @@ The shells' seam (all thread safe):
     core.fence(generation, index, pod_uid, reason)               # Fence
     core.expect(generation, index, pod_uid)                      # the shell made this pod: only its UID may report
     feed = core.snapshot(now)                                    # for Observed.feed
-    core.persisted(feed.version)                                 # after the status was written: commits are acknowledged
+    core.persisted(feed.version)                                 # after the status was written: commits count
     core.on_change = callback                                    # called outside the lock, from the gRPC threads
 """

@@ -52,7 +52,9 @@ def clip(text: str, limit: int = MAX_MESSAGE_BYTES) -> str:
     return text
 
 
-def put(status: Status, kind: str, value: bool | None, reason: str, message: str, now: float, generation: int) -> Status:
+def put(
+    status: Status, kind: str, value: bool | None, reason: str, message: str, now: float, generation: int
+) -> Status:
     """`status` with the condition set; the very same object if it says so already. None is Unknown."""
     word = "Unknown" if value is None else str(value)
     message, reason = clip(message), reason[:128]

@@ -29,6 +29,8 @@ class Verdict(Enum):
 
     DONE = "done"
     REPLACE = "replace"
+    #: It left at an agreed stop, with code 75: nothing takes its place.
+    LEFT = "left"
     #: The index has used up its budget: the job fails.
     FAIL = "fail"
 
@@ -50,7 +52,9 @@ class Why:
     message: str
 
 
-def verdict(exit_code: int, failures: int, max_restarts: int, *, disrupted: bool = False, quick: int = 0) -> Ended:
+def verdict(
+    exit_code: int, failures: int, max_restarts: int, *, disrupted: bool = False, stopping: bool = False, quick: int = 0
+) -> Ended:
     """What to do with an index whose pod ended.
 
     Args:
@@ -58,11 +62,14 @@ def verdict(exit_code: int, failures: int, max_restarts: int, *, disrupted: bool
         failures: program failures of this index in this plan generation, before this one.
         max_restarts: spec.maxRestarts.
         disrupted: the machine ended the pod, not the program.
+        stopping: a stop of this plan generation was asked for (status.stop).
         quick: ends with code 75 or by disruption in a row, each sooner than 10 s after the pod's start: they are
             free, so they are slowed down.
     """
     if exit_code == 0 and not disrupted:
         return Ended(Verdict.DONE)
+    if exit_code == EXIT_STOPPED and stopping:
+        return Ended(Verdict.LEFT)
     if disrupted or exit_code == EXIT_STOPPED:
         return Ended(Verdict.REPLACE, delay=_backoff(quick) if quick else 0.0)
     if failures >= max_restarts:

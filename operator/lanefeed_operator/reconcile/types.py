@@ -5,7 +5,7 @@ How a shell runs one job, one pass at a time (never two at once for a job):
     feed = coordinator.snapshot(now)                     # coordinator.core.Coordinator
     decision = reconcile(job, status, Observed(..., feed=feed), now)
     if decision.status is not status:                    # it is the same object when nothing has to be written
-        write(decision.status)                           # durable; on failure: stop here and begin again from what is stored
+        write(decision.status)                           # durable; if that fails, begin again from what is stored
     coordinator.persisted(feed.version)                  # only now are the commits in `feed` acknowledged to sidecars
     for action in decision.actions:                      # each idempotent; a crash between any two of them is fine
         act(action)

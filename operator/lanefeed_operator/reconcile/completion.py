@@ -1,0 +1,111 @@
+"""Done means consumed: exit codes alone do not end a job.
+
+Children that are all done are believed when every rank's stream has ended in the very pods that exited, or when the
+job's last commit covers the stream's end. Otherwise the run was interrupted (a trainer that exits 0 on SIGTERM, say)
+and goes on in a new plan generation from the last commit; a trainer that does so again and again without a new commit
+fails the job.
+"""
+
+from lanefeed_operator.api.spec import Completion
+from lanefeed_operator.api.status import StopStatus, to_time
+from lanefeed_operator.reconcile import conditions
+from lanefeed_operator.reconcile.context import Pass
+from lanefeed_operator.reconcile.types import Children
+
+__all__ = ["completion", "ended", "unended"]
+
+#: Last reports and commits of pods that are gone may still be on their way for this long.
+LAST_REPORT_SECONDS = 15.0
+LAST_COMMIT_SECONDS = 3.0
+
+
+def completion(p: Pass) -> bool:
+    """Ends the pass if the job is complete, or if last reports are waited for."""
+    children = p.children
+    if children is None or not children.complete or p.status.plan.closed or children.deleting:
+        return False
+    if not p.status.plan.finished_time:
+        p.set_plan(finished_time=to_time(p.now))
+    if _believed(p, children):
+        return _finish(p)
+    if p.status.stop is not None:
+        return False
+    left = LAST_REPORT_SECONDS - p.since(p.status.plan.finished_time)
+    if left > 0:
+        p.look_again(left)
+        return True
+    return _interrupted(p, children)
+
+
+def _believed(p: Pass, children: Children) -> bool:
+    stream = p.status.stream
+    if p.job.spec.completion is Completion.ON_EXIT:
+        return True
+    if stream is not None and p.last_step >= stream.total_steps:
+        return True
+    return ended(p, children)
+
+
+def unended(p: Pass, children: Children) -> list[int]:
+    """Ranks whose stream has not ended in the pod that now holds their index."""
+    feed, pods = p.observed.feed, p.pods_by_index()
+    if feed.plan_generation != p.generation:
+        return list(range(children.replicas * p.status.plan.ranks_per_replica))
+    found = []
+    for rank in range(children.replicas * p.status.plan.ranks_per_replica):
+        view, pod = feed.ranks.get(rank), pods.get(rank // p.status.plan.ranks_per_replica)
+        if view is None or not view.ended or (pod is not None and pod.uid != view.pod_uid):
+            found.append(rank)
+    return found
+
+
+def ended(p: Pass, children: Children) -> bool:
+    """Whether every rank's stream has ended."""
+    return not unended(p, children)
+
+
+def _finish(p: Pass) -> bool:
+    """Complete; but give the last commit a moment to arrive, it holds the proof of the last epoch."""
+    total = p.status.stream.total_steps if p.status.stream else 0
+    left = LAST_COMMIT_SECONDS - p.since(p.status.plan.finished_time)
+    if p.last_step < total and left > 0:
+        p.look_again(left)
+        return True
+    if p.status.stop is not None:
+        p.set(stop=None)
+        p.condition(conditions.STOPPING, False, "Complete", "the stream ended before the stop")
+    if p.last_step >= total:
+        text = f"{p.status.ledger.verified} epochs: each sample consumed exactly once"
+        p.condition(conditions.PROVEN, True, "LedgerEqual", text)
+    else:
+        p.condition(
+            conditions.PROVEN,
+            None,
+            "NotCommitted",
+            f"the last commit is at step {p.last_step} of {total}, so what came after it is not proven: call "
+            "loader.commit() after the last batch",
+        )
+    p.condition(conditions.RUNNING, False, "Complete", "the job is complete")
+    p.condition(conditions.COMPLETE, True, "Consumed", f"every rank consumed its stream to the end ({total} steps)")
+    p.set(completion_time=to_time(p.now))
+    return True
+
+
+def _interrupted(p: Pass, children: Children) -> bool:
+    """All exited 0 too early: count it, and begin again from the last commit if that ever helped."""
+    total = p.status.stream.total_steps if p.status.stream else 0
+    idle = p.status.restarts.idle + 1 if p.last_step <= p.status.plan.start else 0
+    missing = unended(p, children)
+    p.count("Interrupted", interrupted=1, idle=idle)
+    if idle > p.job.spec.max_restarts:
+        names = ", ".join(map(str, missing[:8])) + (", ..." if len(missing) > 8 else "")
+        p.fail(
+            "ExitedEarly",
+            f"the trainer exits with code 0 before its stream ends (ranks {names}; last commit at step {p.last_step} "
+            f"of {total}), {idle} times in a row without a new commit: let it consume the loader to its end, call "
+            "loader.finish() to end early, exit with lanefeed.Stopped when stopped, or set completion: OnExit",
+        )
+        return True
+    p.set(stop=StopStatus(step=p.last_step, reason="Interrupted", time=to_time(p.now), done=True, outcome="Exited"))
+    p.look_again(0)
+    return True

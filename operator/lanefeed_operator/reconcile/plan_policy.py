@@ -1,0 +1,116 @@
+"""When a new plan generation is needed, with what size, and from where.
+
+Every plan generation is written into the status before anything of it exists; its number only ever grows.
+"""
+
+from lanefeed_core.errors import StreamError
+from lanefeed_core.slices import World
+from lanefeed_operator.api.spec import Job
+from lanefeed_operator.api.status import PlanStatus, to_time
+from lanefeed_operator.reconcile.conditions import SPEC_VALID, STOPPING, SUSPENDED, is_true
+from lanefeed_operator.reconcile.context import Pass
+from lanefeed_operator.reconcile.types import Children
+
+__all__ = ["change", "misfit", "new_plan", "shrunk"]
+
+#: Ranks may start apart for a moment, while torchrun restarts them one after the other.
+DISAGREE_SECONDS = 30.0
+
+
+def misfit(job: Job, replicas: int) -> str:
+    """Why the job cannot run with `replicas` pods; "" if it can."""
+    spec, elastic = job.spec, job.spec.elastic
+    if replicas < elastic.min_replicas:
+        return f"spec.replicas is {replicas}, below elastic.minReplicas {elastic.min_replicas}: raise it or lower that"
+    if elastic.max_replicas is not None and replicas > elastic.max_replicas:
+        return f"spec.replicas is {replicas}, above elastic.maxReplicas {elastic.max_replicas}: lower it or raise that"
+    try:
+        World(replicas * spec.ranks_per_replica, spec.allow_uneven).check(spec.batching.global_batch_size)
+    except StreamError as error:
+        return str(error)
+    return ""
+
+
+def change(p: Pass) -> str:
+    """Why the current plan has to end, "" if it may go on. Sets the conditions that say so."""
+    spec, plan, children = p.job.spec, p.status.plan, p.children
+    if plan.created and children is None:
+        return "ChildrenLost"
+    if spec.restart_token != plan.restart_token:
+        return "Restart"
+    if (spec.replicas, spec.ranks_per_replica) != (plan.wanted, plan.ranks_per_replica):
+        problem = misfit(p.job, spec.replicas)
+        if not problem:
+            return "Resize"
+        p.condition(SPEC_VALID, False, "SizeRefused", f"{problem}; the job goes on with {plan.replicas} pods")
+    else:
+        p.condition(SPEC_VALID, True, "Valid", "the spec can be run")
+    if _disagree(p):
+        return "RanksDisagree"
+    if children and shrunk(p, children):
+        return "Shrink"
+    return ""
+
+
+def _disagree(p: Pass) -> bool:
+    """Whether ranks stand at steps that do not fit together for longer than a restart takes."""
+    feed, plan = p.observed.feed, p.status.plan
+    if not feed.disagree or feed.plan_generation != plan.generation:
+        p.set_plan(disagree_time="")
+        return False
+    if not plan.disagree_time:
+        p.set_plan(disagree_time=to_time(p.now))
+    left = DISAGREE_SECONDS - p.since(p.status.plan.disagree_time)
+    p.look_again(left)
+    return left <= 0
+
+
+def shrunk(p: Pass, children: Children) -> int:
+    """The size to go on with where nodes lack, 0 if there is no reason or no way."""
+    spec = p.job.spec
+    limit = spec.elastic.shrink_after_seconds
+    if not limit or children.unplaced_since is None:
+        return 0
+    left = limit - (p.now - children.unplaced_since)
+    if left > 0:
+        p.look_again(left)
+        return 0
+    placed = sum(1 for pod in children.pods if pod.alive and pod.phase == "Running")
+    return next((n for n in range(min(placed, p.status.plan.replicas - 1), 0, -1) if not misfit(p.job, n)), 0)
+
+
+def new_plan(p: Pass, reason: str) -> bool:
+    """Write a plan generation ahead. Nothing of it is made before this is persisted. Ends the pass."""
+    spec, plan = p.job.spec, p.status.plan
+    replicas = (p.status.stop.replicas if p.status.stop else 0) or spec.replicas
+    problem = misfit(p.job, replicas)
+    if problem:
+        p.condition(SPEC_VALID, False, "SizeRefused", problem)
+        return True
+    p.condition(SPEC_VALID, True, "Valid", "the spec can be run")
+    if p.last_step > plan.start and p.status.restarts.idle:
+        p.count(idle=0)
+    # Above every number that is in use anywhere, should the status have been restored from an old copy.
+    number = 1 + max([plan.generation, p.observed.feed.plan_generation, *p.observed.children, *p.observed.plans])
+    p.set(
+        plan_generation=number,
+        replicas=replicas,
+        stop=None,
+        start_time=p.status.start_time or to_time(p.now),
+        plan=PlanStatus(
+            generation=number,
+            replicas=replicas,
+            ranks_per_replica=spec.ranks_per_replica,
+            start=p.last_step,
+            reason=reason,
+            time=to_time(p.now),
+            restart_token=spec.restart_token,
+            wanted=spec.replicas,
+        ),
+    )
+    if is_true(p.status, STOPPING):
+        p.condition(STOPPING, False, reason, f"went on as plan generation {number} with {replicas} pods")
+    if is_true(p.status, SUSPENDED):
+        p.condition(SUSPENDED, False, "Resumed", f"resumed from step {p.last_step}")
+    p.look_again(0)
+    return True
