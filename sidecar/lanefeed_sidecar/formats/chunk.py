@@ -1,0 +1,52 @@
+"""Decoded rows as NumPy sees them: what readers give and the pipeline scatters into windows.
+
+Values are views of Arrow memory where the layout allows it; nothing here knows Arrow.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["Chunk", "ChunkColumn", "FixedChunk", "RaggedChunk"]
+
+
+@dataclass(slots=True)
+class FixedChunk:
+    """A column of one shape: values [rows, *shape], C-contiguous; validity uint8 [rows], or None: no null here."""
+
+    values: NDArray[np.generic]
+    validity: NDArray[np.uint8] | None = None
+
+
+@dataclass(slots=True)
+class RaggedChunk:
+    """A column of rows that differ in length.
+
+    values: elements of all rows end to end; offsets: int64 [rows + 1], zero-based; validity as in FixedChunk.
+    """
+
+    values: NDArray[np.generic]
+    offsets: NDArray[np.int64]
+    validity: NDArray[np.uint8] | None = None
+
+
+ChunkColumn = FixedChunk | RaggedChunk
+
+
+@dataclass(slots=True)
+class Chunk:
+    """Consecutive rows of one row group, columns in the order in which they are delivered."""
+
+    rows: int
+    columns: list[ChunkColumn]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of memory that the chunk holds, about."""
+        total = 0
+        for column in self.columns:
+            total += column.values.nbytes
+            if isinstance(column, RaggedChunk):
+                total += column.offsets.nbytes
+        return total

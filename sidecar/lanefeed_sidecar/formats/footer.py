@@ -1,0 +1,42 @@
+"""The footer of a shard: what the indexer and the identity check hash and read, without decoding any data."""
+
+import os
+import struct
+
+import xxhash
+
+__all__ = ["FooterError", "fingerprint", "sniff"]
+
+_PARQUET = b"PAR1"
+_ARROW = b"ARROW1"
+
+
+class FooterError(Exception):
+    """The file has no whole footer; the text says why, without the file's name."""
+
+
+def sniff(path: str) -> str:
+    """ "parquet" or "arrow" by the first bytes, "" for anything else."""
+    with open(path, "rb") as file:
+        head = file.read(6)
+    if head[:4] == _PARQUET:
+        return "parquet"
+    return "arrow" if head == _ARROW else ""
+
+
+def fingerprint(path: str, kind: str) -> str:
+    """xxh3-128 of the footer in 32 hex digits. Raises FooterError if there is no whole footer."""
+    tail_size, magic = (8, _PARQUET) if kind == "parquet" else (10, _ARROW)
+    with open(path, "rb") as file:
+        size = os.fstat(file.fileno()).st_size
+        if size < tail_size + 4:
+            raise FooterError(f"it has only {size} bytes")
+        file.seek(size - tail_size)
+        tail = file.read(tail_size)
+        if tail[4:] != magic:
+            raise FooterError(f"it does not end like a {kind} file (truncated, or not {kind})")
+        length = struct.unpack("<I", tail[:4])[0]
+        if length + tail_size > size:
+            raise FooterError(f"its footer says {length} bytes and the file has {size} (truncated or corrupt)")
+        file.seek(size - tail_size - length)
+        return str(xxhash.xxh3_128_hexdigest(file.read(length)))

@@ -1,0 +1,113 @@
+"""Builds the manifest: lists, reads all footers in threads, unifies schemas, sets bad shards aside by policy.
+
+Called by the index command. The result does not depend on threads or on the order of the listing.
+"""
+
+import os
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+
+from lanefeed_core.manifest import Manifest, Shard
+from lanefeed_sidecar.errors import DataError
+from lanefeed_sidecar.formats import delivered_columns
+from lanefeed_sidecar.index.scan import BadShard, Scanned, content_digest, scan
+from lanefeed_sidecar.index.schema import unify
+from lanefeed_sidecar.sources import list_shards
+
+__all__ = ["AUTO_DIGEST_BYTES", "IndexResult", "build_manifest"]
+
+#: `digest: Auto` reads every byte of datasets up to this size, a few seconds of reading.
+AUTO_DIGEST_BYTES = 4 << 30
+
+
+@dataclass(frozen=True, slots=True)
+class IndexResult:
+    """The manifest and what was left out of it: (path, reason)."""
+
+    manifest: Manifest
+    skipped: tuple[tuple[str, str], ...]
+
+
+def build_manifest(
+    uris: Sequence[str],
+    *,
+    base: str | None = None,
+    columns: tuple[str, ...] = (),
+    digest: str = "Auto",
+    on_corrupt: str = "Fail",
+    threads: int = 0,
+    progress: Callable[[int, int], None] = lambda _done, _all: None,
+) -> IndexResult:
+    """Make the manifest of all files that `uris` name.
+
+    digest: Always | Auto | Never: whether each shard's content is hashed. on_corrupt: Fail | Quarantine.
+    Raises DataError for files that cannot be used and schemas that differ, ConfigError for columns.
+    """
+    found = list_shards(uris, base=base)
+    scanned, bad = _scan_all(found.paths, threads, progress)
+    if bad and on_corrupt != "Quarantine":
+        more = f" (and {len(bad) - 1} more files)" if len(bad) > 1 else ""
+        raise DataError(bad[0][1] + more)
+    empty = [(s.shard.path, "it has no rows") for s in scanned if not s.shard.rows]
+    good = [s for s in scanned if s.shard.rows]
+    if not good:
+        raise DataError(f"none of the {len(found.paths)} files of {', '.join(uris)} has a row that can be read")
+    kind = _one_kind(good)
+    fields = unify([s.schema for s in good])
+    shards = [s.shard for s in good]
+    if digest == "Always" or (digest == "Auto" and sum(s.size for s in shards) <= AUTO_DIGEST_BYTES):
+        shards = _with_content(shards, threads)
+    relative = [replace(s, path=os.path.relpath(s.path, found.root)) for s in shards]
+    manifest = Manifest(
+        shards=tuple(sorted(relative, key=lambda s: s.path)),
+        fields=fields,
+        format=kind,
+        root=found.root,
+        quarantined=tuple((os.path.relpath(p, found.root), reason) for p, reason in bad),
+    )
+    delivered_columns(manifest, columns)
+    return IndexResult(manifest, found.skipped + tuple(empty))
+
+
+def _pool(threads: int) -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(threads or min(16, 2 * (os.cpu_count() or 1)), thread_name_prefix="index")
+
+
+def _scan_all(
+    paths: Sequence[str], threads: int, progress: Callable[[int, int], None]
+) -> tuple[list[Scanned], list[tuple[str, str]]]:
+    scanned: list[Scanned] = []
+    bad: list[tuple[str, str]] = []
+    with _pool(threads) as pool:
+        for done, (path, result) in enumerate(zip(paths, pool.map(_try_scan, paths), strict=True), 1):
+            if isinstance(result, BadShard):
+                bad.append((path, str(result)))
+            else:
+                scanned.append(result)
+            progress(done, len(paths))
+    return scanned, bad
+
+
+def _try_scan(path: str) -> Scanned | BadShard:
+    try:
+        return scan(path)
+    except BadShard as error:
+        return error
+
+
+def _one_kind(scanned: list[Scanned]) -> str:
+    first = scanned[0]
+    for other in scanned[1:]:
+        if other.kind != first.kind:
+            raise DataError(
+                f"two formats in one dataset: {first.shard.path} is {first.kind} and {other.shard.path} is {other.kind}; "
+                "index them as separate datasets"
+            )
+    return first.kind
+
+
+def _with_content(shards: list[Shard], threads: int) -> list[Shard]:
+    with _pool(threads) as pool:
+        digests = list(pool.map(content_digest, [s.path for s in shards]))
+    return [replace(s, content=d) for s, d in zip(shards, digests, strict=True)]

@@ -1,0 +1,108 @@
+"""What would make a dataset read faster or restart finer: findings, each with its remedy. Called by the index command."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from lanefeed_core.layout import Column
+from lanefeed_core.manifest import Manifest
+from lanefeed_sidecar.formats.types import Unsupported, column_of
+
+__all__ = ["Finding", "lint"]
+
+_MIB = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing worth changing: a short code, what is the case, and what to do."""
+
+    code: str
+    what: str
+    remedy: str
+
+
+def lint(manifest: Manifest) -> list[Finding]:
+    """All findings, the costliest kind first."""
+    sizes = np.array([b for s in manifest.shards for b in s.row_group_bytes], dtype=np.int64)
+    found = [
+        _huge(sizes),
+        _tiny(sizes),
+        _few(manifest),
+        _skew(manifest),
+        *(_column(manifest, f.name, f.type, f.nullable) for f in manifest.fields),
+        _quarantined(manifest),
+    ]
+    return [f for f in found if f]
+
+
+def _huge(sizes: np.ndarray) -> Finding | None:
+    big = int((sizes > 256 * _MIB).sum())
+    if not big:
+        return None
+    return Finding(
+        "huge-row-groups",
+        f"{big} row groups decode to more than 256 MiB, the largest to {int(sizes.max()) // _MIB} MiB",
+        "write row groups of 8 to 64 MiB: a reader decodes one whole before its first row can be used",
+    )
+
+
+def _tiny(sizes: np.ndarray) -> Finding | None:
+    small = int((sizes < _MIB).sum())
+    if len(sizes) < 16 or small * 2 < len(sizes):
+        return None
+    return Finding(
+        "tiny-row-groups",
+        f"{small} of {len(sizes)} row groups decode to less than 1 MiB",
+        "write larger row groups: each costs a fixed time to open",
+    )
+
+
+def _few(manifest: Manifest) -> Finding | None:
+    if manifest.num_row_groups >= 64:
+        return None
+    return Finding(
+        "few-row-groups",
+        f"the dataset has {manifest.num_row_groups} row groups",
+        "with fewer than 64 the job gets few lanes: shuffling is coarser and pods read the same row groups",
+    )
+
+
+def _skew(manifest: Manifest) -> Finding | None:
+    rows = manifest.shard_rows
+    if len(rows) < 4 or int(rows.max()) < 10 * int(np.median(rows)):
+        return None
+    largest = manifest.shards[int(rows.argmax())]
+    return Finding(
+        "skewed-shards",
+        f"{largest.path} has {largest.rows} rows, the median shard {int(np.median(rows))}",
+        "no harm to exactness (lanes cut across shards); split it where shards are copied or cached whole",
+    )
+
+
+def _column(manifest: Manifest, name: str, kind: str, nullable: bool) -> Finding | None:
+    made = column_of(name, kind, nullable=nullable)
+    if isinstance(made, Unsupported):
+        return Finding("unsupported-column", f"column {name} ({kind}): {made.reason}", "leave it out with data.columns")
+    if _could_be_fixed(made, manifest):
+        return Finding(
+            "list-column",
+            f"column {name} is a {kind}",
+            "if all rows have one length, write it as fixed_size_list: batches become one tensor without offsets",
+        )
+    return None
+
+
+def _could_be_fixed(column: Column, manifest: Manifest) -> bool:
+    return column.ragged and column.logical not in ("string", "binary") and manifest.format == "parquet"
+
+
+def _quarantined(manifest: Manifest) -> Finding | None:
+    if not manifest.quarantined:
+        return None
+    path, reason = manifest.quarantined[0]
+    return Finding(
+        "quarantined",
+        f"{len(manifest.quarantined)} shards are set aside, such as {path}: {reason}",
+        "repair them and index again; a manifest with other shards is another dataset",
+    )
