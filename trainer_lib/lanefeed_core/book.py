@@ -86,17 +86,24 @@ class Book:
         self.plan_generation, self.world = plan_generation, world
         self._segments.clear()
 
-    def begin(self, step: int, prefix: Ledger) -> None:
+    def begin(self, step: int, prefix: Ledger, *, keep: bool = False) -> None:
         """A plan's ranks started from a checkpoint at total step `step`.
 
         Commits after it are void: the checkpoint wins (G2). If no commit names `step`, `prefix` (recomputed from the
-        manifest) stands in for it and is marked so.
+        manifest) stands in for it and is marked so. `keep`: what ranks committed from `step` on stays, where the caller
+        hears of the ranks' starts one by one and has called `rejoin` for each.
         """
         kept = [c for c in self.commits if c.step <= step]
         if not kept or kept[-1].step != step:
             kept.append(JobCommit(step, "", self.plan_generation, prefix, recomputed=True))
         self.commits = kept[-KEEP:]
-        self._segments.clear()
+        for rank, chain in self._segments.items():
+            self._segments[rank] = {start: s for start, s in chain.items() if keep and start >= step}
+
+    def rejoin(self, rank: int, step: int) -> None:
+        """A rank began a new life at total step `step`: what its former life committed beyond it is void."""
+        chain = self._segments.get(rank, {})
+        self._segments[rank] = {start: s for start, s in chain.items() if s.stop <= step}
 
     def knows(self, step: int) -> bool:
         """Whether a job commit at total step `step` is kept."""

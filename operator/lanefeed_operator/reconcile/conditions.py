@@ -43,7 +43,8 @@ def clip(text: str, limit: int = MAX_MESSAGE_BYTES) -> str:
     """`text` in at most `limit` bytes once written as JSON, its beginning kept."""
     if len(text) * 6 <= limit:
         return text
-    size, kept = 0, []
+    size = 0
+    kept: list[str] = []
     for char in text:
         size += 1 if char.isprintable() and char.isascii() and char not in '"\\' else 2 if char in '"\\\n' else 6
         if size > limit - 3:

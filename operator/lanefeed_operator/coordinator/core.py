@@ -1,0 +1,426 @@
+"""The pure core of the report service: which reports count, what they add up to, and what is answered.
+
+Takes the time as an argument and does no I/O. A report counts only from the pod UID that the shell expects at that
+index, of the current plan generation, of the pod's newest session, with a growing sequence number. Commits go into the
+core's book; every job commit is proven before it counts, and acknowledged only once it is persisted (`persisted`), so
+a control plane that is killed at any point forgets nothing that a sidecar has forgotten.
+"""
+
+import threading
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+from lanefeed_core.book import Book, CommitRefused, JobCommit, Segment
+from lanefeed_core.lanes import Lanes
+from lanefeed_core.wire import PROTOCOL_VERSION
+from lanefeed_operator.api.status import EpochProof, Status
+from lanefeed_operator.coordinator import lives
+from lanefeed_operator.coordinator.lives import Change, Life
+from lanefeed_operator.coordinator.proof import Prover
+from lanefeed_operator.coordinator.reports import Committed, PodReport, RankCommit, Reply, StopAt
+from lanefeed_operator.errors import CoordinatorError
+from lanefeed_operator.reconcile.types import FeedFailure, FeedView, RankView
+
+__all__ = ["Coordinator", "Taken"]
+
+#: A checkpoint's name is handed back and kept in the status 16 times.
+MAX_NAME_BYTES = 512
+MAX_FAILURES = 32
+MAX_QUARANTINED = 1024
+MAX_PROOFS = 32
+RATE_SECONDS = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """What became of a report. `version`: its commits are safe once this version is persisted."""
+
+    version: int
+    refused: str = ""
+    fenced: bool = False
+    fresh: bool = False
+
+
+@dataclass(slots=True)
+class _Place:
+    """Who holds a pod index."""
+
+    uid: str
+    session: str = ""
+    sequence: int = -1
+    former_sessions: set[str] = field(default_factory=set)
+    metrics_address: str = ""
+    ready: bool = False
+
+
+class Coordinator:
+    """Reports and commits of one job. Thread safe; `on_change` is called outside of the lock."""
+
+    def __init__(self, job_uid: str, lanes: Lanes, total_steps: int, status: Status | None = None) -> None:
+        """Begin a job, or go on from its persisted status."""
+        self.job_uid = job_uid
+        self.on_change: Callable[[], None] = lambda: None
+        self._lock = threading.RLock()
+        self._written = threading.Condition(self._lock)
+        self._prover = Prover(lanes, total_steps)
+        status = status or Status()
+        self._book = Book.from_dict(status.book) if status.book else Book(0, 0)
+        self._proofs = {proof.epoch: proof for proof in status.ledger.epochs}
+        self._proven = status.ledger.verified
+        self._ranks_per_pod = max(1, status.plan.ranks_per_replica)
+        self._recovered = True
+        self._version = 1
+        self._persisted = 1
+        self._safe = self._book.last
+        self._unsafe: dict[int, JobCommit] = {}
+        self._events = 0
+        self._commit_event = 0
+        self._mismatch: FeedFailure | None = None
+        self._quarantined: dict[str, str] = {}
+        self._fenced: set[tuple[int, str]] = set()
+        self._reset()
+        if status.plan.generation > self._book.plan_generation:
+            self.new_plan(status.plan.generation, status.plan.replicas, status.plan.ranks_per_replica)
+
+    def _reset(self) -> None:
+        """Forget everything that belongs to one plan."""
+        self._places: dict[int, _Place] = {}
+        self._former: set[tuple[int, str]] = set()
+        self._lives: dict[int, Life] = {}
+        self._failures: list[FeedFailure] = []
+        self._stop: StopAt | None = None
+        self._history: deque[tuple[float, int]] = deque()
+
+    # ---- what the shell says ------------------------------------------------------------------------------------
+
+    def new_plan(self, generation: int, replicas: int, ranks_per_replica: int) -> None:
+        """Begin a plan generation; the present one again changes nothing. Raises CoordinatorError for an older one."""
+        with self._lock:
+            if generation == self._book.plan_generation:
+                return
+            if generation < self._book.plan_generation:
+                raise CoordinatorError(
+                    f"plan generation {generation} is older than {self._book.plan_generation}: plans only go forward"
+                )
+            self._reset()
+            self._recovered = False
+            self._ranks_per_pod = ranks_per_replica
+            self._book.new_plan(generation, replicas * ranks_per_replica)
+            self._changed()
+
+    def expect(self, generation: int, index: int, pod_uid: str) -> None:
+        """The shell made (or found) this pod: it holds the index from now on, and the one before is fenced."""
+        with self._lock:
+            if generation != self._book.plan_generation or (index, pod_uid) in self._former:
+                return
+            place = self._places.get(index)
+            if place is not None and place.uid == pod_uid:
+                return
+            if place is not None:
+                self._former.add((index, place.uid))
+            self._places[index] = _Place(pod_uid)
+
+    def fence(self, generation: int, index: int, pod_uid: str, reason: str) -> None:
+        """Refuse every report of this pod from now on."""
+        with self._lock:
+            self._fenced.add((index, pod_uid))
+        self.on_change()
+
+    def stop(self, generation: int, step: int, reason: str) -> None:
+        """All ranks of the plan generation are to leave at total step `step`."""
+        with self._lock:
+            if generation == self._book.plan_generation:
+                self._stop = StopAt(step, reason)
+        self.on_change()
+
+    def persisted(self, version: int) -> None:
+        """The status that holds the snapshot of this version is durable."""
+        with self._lock:
+            if version <= self._persisted:
+                return
+            self._persisted = version
+            for number in sorted(n for n in self._unsafe if n <= version):
+                self._safe = self._unsafe.pop(number)
+            self._written.notify_all()
+
+    def wait_persisted(self, version: int, seconds: float) -> bool:
+        """Wait until `persisted` has been told of `version`, at most `seconds`; whether it has."""
+        with self._written:
+            return self._written.wait_for(lambda: self._persisted >= version, seconds)
+
+    # ---- what sidecars say --------------------------------------------------------------------------------------
+
+    def report(self, report: PodReport, now: float) -> Reply:
+        """Take a report and answer it at once."""
+        taken = self.take(report, now)
+        return self.reply(report, taken)
+
+    def take(self, report: PodReport, now: float) -> Taken:
+        """Take a report. A repeated or late one changes nothing."""
+        with self._lock:
+            taken = self._admit(report)
+            if taken.refused or not taken.fresh:
+                return taken
+            self._apply(report, now)
+            taken = replace(taken, version=self._version)
+        self.on_change()
+        return taken
+
+    def reply(self, report: PodReport, taken: Taken) -> Reply:
+        """The answer to a report, by what is persisted now."""
+        with self._lock:
+            if taken.refused:
+                return Reply(fenced=taken.fenced, reason=taken.refused)
+            if report.plan_generation != self._book.plan_generation:
+                return Reply(fenced=True, reason=self._old_plan(report))
+            safe = self._safe_commit()
+            count, refused = 0, []
+            for commit in report.commits:
+                problem = self._problem(report, commit)
+                if problem:
+                    refused.append(problem)
+                elif commit.stop > safe.step:
+                    break
+                count += 1
+            last = Committed(safe.step, safe.name, safe.plan_generation) if safe.step else None
+            return Reply(commits_taken=count, stop_at=self._stop, last_commit=last, refused=tuple(refused))
+
+    def _safe_commit(self) -> JobCommit:
+        """The newest commit that is persisted and not void since."""
+        last = self._book.last
+        return self._safe if self._safe.step <= last.step else last
+
+    def _admit(self, r: PodReport) -> Taken:
+        """Whether a report counts; notes its session and sequence number if it does."""
+        refused, fenced = self._refusal(r)
+        if refused:
+            return Taken(self._version, refused, fenced)
+        place = self._places[r.pod_index]
+        if r.session != place.session:
+            if place.session:
+                place.former_sessions.add(place.session)
+            place.session, place.sequence = r.session, -1
+        if r.sequence <= place.sequence:
+            return Taken(self._version)
+        place.sequence = r.sequence
+        return Taken(self._version, fresh=True)
+
+    def _refusal(self, r: PodReport) -> tuple[str, bool]:
+        """(Why a report does not count, whether that is for good)."""
+        if r.protocol != PROTOCOL_VERSION:
+            return f"the sidecar speaks protocol {r.protocol} and the control plane {PROTOCOL_VERSION}", True
+        if r.job_uid != self.job_uid:
+            return f"the report is of job {r.job_uid} and this one is {self.job_uid}", True
+        if r.plan_generation < self._book.plan_generation:
+            return self._old_plan(r), True
+        if r.plan_generation > self._book.plan_generation:
+            return f"plan generation {r.plan_generation} is not known yet: try again", False
+        if (r.pod_index, r.pod_uid) in self._fenced | self._former:
+            return f"pod {r.pod_uid} was replaced at index {r.pod_index}: let it exit", True
+        place = self._places.get(r.pod_index)
+        if place is None or place.uid != r.pod_uid:
+            return f"pod {r.pod_uid} is not known yet at index {r.pod_index}: try again", False
+        if r.session in place.former_sessions:
+            return f"session {r.session} of pod {r.pod_uid} was replaced by {place.session}", True
+        return "", False
+
+    def _old_plan(self, r: PodReport) -> str:
+        now = self._book.plan_generation
+        return f"plan generation {r.plan_generation} was replaced by {now}: let this pod exit"
+
+    def _problem(self, report: PodReport, commit: RankCommit) -> str:
+        """Why a commit can never count, "" if it can."""
+        first = report.pod_index * self._ranks_per_pod
+        what = f"commit of step {commit.stop} by rank {commit.rank}"
+        if not first <= commit.rank < min(first + self._ranks_per_pod, self._book.world):
+            return f"{what}: pod {report.pod_index} has ranks {first} to {first + self._ranks_per_pod - 1}"
+        if commit.ledger is None:
+            return f"{what}: its ledger cannot be read"
+        if commit.stop < commit.start or commit.start < 0:
+            return f"{what}: it goes back from step {commit.start}"
+        if len(commit.name.encode()) > MAX_NAME_BYTES or not commit.name.isprintable():
+            return f"{what}: the checkpoint's name must be printable and at most {MAX_NAME_BYTES} bytes long"
+        return ""
+
+    # ---- what it adds up to -------------------------------------------------------------------------------------
+
+    def _apply(self, r: PodReport, now: float) -> None:
+        """Old commits first, then the ranks' lives, then what the new lives committed."""
+        place = self._places[r.pod_index]
+        place.metrics_address, place.ready = r.metrics_address, r.ready
+        good = [commit for commit in r.commits if not self._problem(r, commit)]
+        begun = self._begun(r)
+        for commit in good:
+            if commit.rank in begun and commit.stop <= begun[commit.rank]:
+                self._add(commit)
+        self._take_lives(r, begun, now)
+        self._settle()
+        for commit in good:
+            self._add(commit)
+        self._note(r)
+        if self._lives:
+            self._measure(now)
+
+    def _begun(self, r: PodReport) -> dict[int, int]:
+        """Ranks that began a new life -> the step at which."""
+        found = {}
+        for rank in self._own(r):
+            what = lives.change(self._lives.get(rank.rank), rank, r.pod_uid)
+            if what is Change.NEW:
+                found[rank.rank] = rank.started
+        return found
+
+    def _own(self, r: PodReport) -> list[lives.RankReport]:
+        first = r.pod_index * self._ranks_per_pod
+        return [x for x in r.ranks if first <= x.rank < min(first + self._ranks_per_pod, self._book.world)]
+
+    def _take_lives(self, r: PodReport, begun: dict[int, int], now: float) -> None:
+        self._events += 1
+        where = (r.pod_index, r.pod_uid, r.session)
+        for rank in self._own(r):
+            old = self._lives.get(rank.rank)
+            if old is None and lives.change(old, rank, r.pod_uid) is Change.ABSENT:
+                continue
+            life = lives.merge(old, rank, where, event=self._events, now=now, recovered=self._recovered)
+            self._lives[rank.rank] = life
+            if rank.rank in begun and life.sure and old is not None:
+                self._book.rejoin(rank.rank, begun[rank.rank])
+
+    def _settle(self) -> None:
+        """Where every rank of the plan began: a checkpoint that no commit names, or an older one, wins."""
+        if len(self._lives) < self._book.world:
+            return
+        step, last = lives.common_start(self._lives), self._book.last.step
+        if step is not None and step != last:
+            all_new = all(life.born > self._commit_event for life in self._lives.values())
+            if step > last or all_new:
+                self._begin(step)
+        fine = lives.allowed(self._book.commits, self._book.plan_generation)
+        for rank, life in self._lives.items():
+            if not life.fits and life.report.started in fine:
+                self._lives[rank] = replace(life, fits=True)
+
+    def _begin(self, step: int) -> None:
+        """All ranks began at `step`: commits after it are void; epochs that were jumped over stay unproven."""
+        first, end = self._prover.finished(self._book.last.step), self._prover.finished(step)
+        self._book.begin(step, self._prover.prefix(step), keep=True)
+        for epoch in [e for e in self._proofs if e >= end]:
+            self._proven -= self._proofs.pop(epoch).verified
+        for epoch in range(first, end):
+            self._keep_proof(
+                EpochProof(epoch=epoch, samples=0, digest="", expected="", verified=False, recomputed=True)
+            )
+        self._changed()
+
+    def _add(self, commit: RankCommit) -> None:
+        """Into the book; a job commit that this completes is proven before it counts."""
+        if self._mismatch or commit.ledger is None:
+            return
+        before = list(self._book.commits)
+        segment = Segment(commit.rank, commit.start, commit.stop, commit.ledger, commit.name)
+        try:
+            made = self._book.add(segment, self._book.plan_generation)
+        except CommitRefused:
+            return
+        if made is None:
+            return
+        checked = self._prover.check(before[-1].step, made)
+        for proof in checked.proofs:
+            self._keep_proof(proof)
+        if checked.mismatch:
+            self._book.commits = before
+            self._mismatch = FeedFailure("LedgerMismatch", checked.mismatch)
+        else:
+            self._book.commits[-1] = checked.commit
+            self._events += 1
+            self._commit_event = self._events
+        self._changed()
+
+    def _keep_proof(self, proof: EpochProof) -> None:
+        old = self._proofs.pop(proof.epoch, None)
+        self._proven += int(proof.verified) - int(old.verified if old else False)
+        self._proofs[proof.epoch] = proof
+        while len(self._proofs) > MAX_PROOFS:
+            del self._proofs[min(self._proofs)]
+
+    def _changed(self) -> None:
+        self._version += 1
+        self._unsafe[self._version] = self._book.last
+
+    def _note(self, r: PodReport) -> None:
+        """Failures and quarantined shards, bounded."""
+        for kind, message, retryable in r.failures:
+            failure = FeedFailure(kind, message[:4096], retryable, r.pod_index)
+            if failure not in self._failures and len(self._failures) < MAX_FAILURES:
+                self._failures.append(failure)
+        for path, reason in r.quarantined:
+            if len(self._quarantined) < MAX_QUARANTINED:
+                self._quarantined[path] = reason
+
+    def _measure(self, now: float) -> None:
+        fastest = max(life.report.consumed for life in self._lives.values())
+        self._history.append((now, fastest))
+        while self._history and now - self._history[0][0] > RATE_SECONDS:
+            self._history.popleft()
+
+    def _rate(self) -> float:
+        if len(self._history) < 2:
+            return 0.0
+        (t0, s0), (t1, s1) = self._history[0], self._history[-1]
+        return max(0.0, (s1 - s0) / (t1 - t0)) if t1 - t0 > 0.25 else 0.0
+
+    # ---- what reconcile sees ------------------------------------------------------------------------------------
+
+    def snapshot(self, now: float) -> FeedView:
+        """Everything at this moment."""
+        with self._lock:
+            last, everyone = self._book.last, len(self._lives) >= self._book.world
+            apart = {rank: life.report.started for rank, life in self._lives.items() if not life.fits}
+            return FeedView(
+                version=self._version,
+                plan_generation=self._book.plan_generation,
+                ranks={rank: _view(life) for rank, life in self._lives.items()},
+                book=self._book.to_dict(),
+                last_step=last.step,
+                last_name=last.name,
+                last_generation=last.plan_generation,
+                proofs=tuple(self._proofs[epoch] for epoch in sorted(self._proofs)),
+                proven=self._proven,
+                mismatch=self._mismatch,
+                failures=tuple(self._failures),
+                quarantined=tuple(sorted(self._quarantined.items())),
+                disagree=apart if everyone else {},
+                rate=self._rate(),
+                stop_at=self._stop.step if self._stop else None,
+                fenced=frozenset(self._fenced | self._former),
+            )
+
+    def addresses(self) -> dict[int, str]:
+        """Pod index -> host:port of its /metrics, where one is known."""
+        with self._lock:
+            return {index: place.metrics_address for index, place in self._places.items() if place.metrics_address}
+
+    def ready(self, index: int) -> bool:
+        """Whether the pod that holds the index said that it is ready."""
+        with self._lock:
+            place = self._places.get(index)
+            return place is not None and place.ready
+
+
+def _view(life: Life) -> RankView:
+    r = life.report
+    return RankView(
+        rank=r.rank,
+        pod_index=life.pod_index,
+        pod_uid=life.pod_uid,
+        session=life.session,
+        started=r.started,
+        from_state=r.from_state,
+        consumed=r.consumed,
+        attached=r.attached,
+        ended=r.ended,
+        wait_seconds=r.wait_seconds,
+        step_seconds=r.step_seconds,
+        at=life.at,
+    )

@@ -1,0 +1,81 @@
+"""A sidecar's report and its answer, as plain values: what `service` makes of the wire, and `core` works with."""
+
+from dataclasses import dataclass
+
+from lanefeed_core.ledger import Ledger
+
+__all__ = ["Committed", "PodReport", "RankCommit", "RankReport", "Reply", "StopAt"]
+
+
+@dataclass(frozen=True, slots=True)
+class RankReport:
+    """A rank's present life. Steps are total steps."""
+
+    rank: int
+    started: int
+    from_state: bool
+    consumed: int
+    attached: bool
+    ended: bool = False
+    wait_seconds: float = 0.0
+    step_seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class RankCommit:
+    """A rank's commit; `ledger` is what it consumed from `start` to `stop`. None: the sidecar's text was no ledger."""
+
+    rank: int
+    start: int
+    stop: int
+    name: str
+    ledger: Ledger | None
+
+
+@dataclass(frozen=True, slots=True)
+class PodReport:
+    """One report of one pod's sidecar."""
+
+    job_uid: str
+    pod_index: int
+    pod_uid: str
+    plan_generation: int
+    session: str
+    sequence: int
+    ranks: tuple[RankReport, ...] = ()
+    commits: tuple[RankCommit, ...] = ()
+    #: (kind, message, retryable)
+    failures: tuple[tuple[str, str, bool], ...] = ()
+    quarantined: tuple[tuple[str, str], ...] = ()
+    metrics_address: str = ""
+    ready: bool = False
+    protocol: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """The job's last commit that is persisted."""
+
+    step: int
+    name: str
+    plan_generation: int
+
+
+@dataclass(frozen=True, slots=True)
+class StopAt:
+    """Leave at this total step."""
+
+    step: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """The answer. `commits_taken`: how many of the report's commits, from its first on, need not be sent again."""
+
+    fenced: bool = False
+    reason: str = ""
+    commits_taken: int = 0
+    stop_at: StopAt | None = None
+    last_commit: Committed | None = None
+    refused: tuple[str, ...] = ()
