@@ -1,0 +1,312 @@
+"""Fills a slot with a frame: K steps of one rank, copied from windows in whole blocks.
+
+Windows are in stream order already, so that a lane's part of K steps is one block copy per column wherever the steps lie
+in one window. Sums for the ledger are made from the ids in the slot, which travelled with the rows. Called by the
+engine with windows that are whole; no waiting and no scheduling here.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lanefeed_core import ledger
+from lanefeed_core.errors import LayoutError
+from lanefeed_core.lanes import Lanes
+from lanefeed_core.layout import ALIGN, SLOT_HEADER_BYTES, Column, aligned, check_batch_fits
+from lanefeed_core.slices import LaneSlice
+from lanefeed_core.stream import PAD
+from lanefeed_sidecar.errors import BatchTooLarge
+from lanefeed_sidecar.pipeline.frames import BlockMeta, EpochSum, FrameMeta
+from lanefeed_sidecar.pipeline.needs import PAD_WINDOW, WindowKey, place
+from lanefeed_sidecar.pipeline.window import FixedData, RaggedData, Window
+
+__all__ = ["Copy", "Shape", "assemble", "frame_copies", "frame_keys"]
+
+Slot = NDArray[np.uint8]
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """Which steps a frame holds: `steps` from (epoch, step), `rows` rank rows each; total step of the first."""
+
+    epoch: int
+    step: int
+    steps: int
+    rows: int
+    total: int
+
+
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """Window rows to frame rows: steps [step, step + steps), rank rows [at, at + rows).
+
+    Step k of it begins at window row first + k * stride.
+    """
+
+    key: WindowKey
+    first: int
+    stride: int
+    step: int
+    steps: int
+    at: int
+    rows: int
+
+
+def frame_copies(lanes: Lanes, slices: list[LaneSlice], shape: Shape) -> list[Copy]:
+    """The copies that make a frame, each from one window."""
+    copies: list[Copy] = []
+    for part in slices:
+        copies += _lane_copies(lanes, part, shape)
+    return copies
+
+
+def frame_keys(copies: list[Copy]) -> list[WindowKey]:
+    """The windows that the copies read."""
+    return list(dict.fromkeys(copy.key for copy in copies))
+
+
+def _lane_copies(lanes: Lanes, part: LaneSlice, shape: Shape) -> Iterator[Copy]:
+    share = lanes.share(part.lane)
+    if lanes.is_last_short(shape.step):
+        yield from _short_copies(lanes, part, shape)
+        return
+    k = 0
+    while k < shape.steps:
+        at = place(lanes, part.lane, shape.epoch, (shape.step + k) * share)
+        whole = min(at.room // share, shape.steps - k)
+        if whole:
+            yield Copy(at.key, at.row + part.start, share, k, whole, part.at, part.stop - part.start)
+            k += whole
+        else:
+            yield from _row_copies(lanes, part, shape, k, (shape.step + k) * share, part.start, part.stop)
+            k += 1
+
+
+def _row_copies(
+    lanes: Lanes, part: LaneSlice, shape: Shape, k: int, base: int, start: int, stop: int
+) -> Iterator[Copy]:
+    """One step's share rows [start, stop), which lie in several windows."""
+    row = start
+    while row < stop:
+        at = place(lanes, part.lane, shape.epoch, base + row)
+        rows = min(at.room, stop - row)
+        yield Copy(at.key, at.row, 0, k, 1, part.at + row - part.start, rows)
+        row += rows
+
+
+def _short_copies(lanes: Lanes, part: LaneSlice, shape: Shape) -> Iterator[Copy]:
+    """An epoch's last step: what the lane has left, then its padding."""
+    base = lanes.full_steps * lanes.share(part.lane)
+    left = lanes.lane_rows(part.lane) - base
+    real = min(part.stop, left)
+    if part.start < real:
+        yield from _row_copies(lanes, part, shape, 0, base, part.start, real)
+    if lanes.spec.last_batch == PAD and part.stop > left:
+        first = max(part.start, left)
+        key = WindowKey(shape.epoch, part.lane, PAD_WINDOW)
+        yield Copy(key, first - left, 0, 0, 1, part.at + first - part.start, part.stop - first)
+
+
+class _Cursor:
+    """Hands out aligned blocks of the slot. Raises LayoutError when it is full."""
+
+    def __init__(self, slot: Slot, rows: int) -> None:
+        self._slot, self._rows = slot, rows
+        self.at = SLOT_HEADER_BYTES
+
+    def block(self, nbytes: int) -> tuple[int, Slot]:
+        """(offset, bytes) of a new block."""
+        start = self.at
+        self.at = start + aligned(nbytes)
+        check_batch_fits(self.at, len(self._slot), self._rows)
+        return start, self._slot[start : start + nbytes]
+
+
+def assemble(
+    lanes: Lanes,
+    columns: tuple[Column, ...],
+    shape: Shape,
+    copies: list[Copy],
+    windows: dict[WindowKey, Window],
+    slot: Slot,
+) -> FrameMeta:
+    """Fill the slot. If ragged values do not fit, the frame is cut to fewer steps.
+
+    Raises BatchTooLarge where a single step does not fit.
+    """
+    steps = shape.steps
+    while True:
+        try:
+            return _fill(lanes, columns, _cut(shape, steps), copies, windows, slot)
+        except LayoutError as error:
+            if steps == 1:
+                raise BatchTooLarge(str(error)) from None
+            steps = max(1, steps // 2)
+
+
+def _cut(shape: Shape, steps: int) -> Shape:
+    return Shape(shape.epoch, shape.step, steps, shape.rows, shape.total)
+
+
+def _fill(
+    lanes: Lanes,
+    columns: tuple[Column, ...],
+    shape: Shape,
+    copies: list[Copy],
+    windows: dict[WindowKey, Window],
+    slot: Slot,
+) -> FrameMeta:
+    steps, rows = shape.steps, shape.rows
+    parts = _clip(copies, steps)
+    cursor = _Cursor(slot, rows)
+    ids_offset, raw = cursor.block(8 * steps * rows)
+    ids = raw.view(np.int64).reshape(steps, rows)
+    for copy in parts:
+        _copy_rows(ids, windows[copy.key].ids, copy)
+    mask_offset, mask = _mask(shape, parts, cursor)
+    blocks = [_column(i, column, shape, parts, windows, cursor) for i, column in enumerate(columns)]
+    samples = rows if mask is None else int(mask.sum())
+    sums = [int(ledger.sum_ids(ids[0][mask]))] if mask is not None else ledger.sum_steps(ids).tolist()
+    return FrameMeta(
+        first_step=shape.total,
+        epoch=shape.epoch,
+        steps=steps,
+        rows=rows,
+        samples=samples,
+        global_samples=lanes.step_samples(shape.step),
+        blocks=blocks,
+        ids_offset=ids_offset,
+        mask_offset=mask_offset,
+        sums=sums,
+        epoch_sums=[] if lanes.spec.aligned else _epoch_sums(shape, parts, ids),
+        used_bytes=cursor.at,
+    )
+
+
+def _clip(copies: list[Copy], steps: int) -> list[Copy]:
+    return [
+        Copy(c.key, c.first, c.stride, c.step, min(c.steps, steps - c.step), c.at, c.rows)
+        for c in copies
+        if c.step < steps
+    ]
+
+
+def _copy_rows(out: NDArray[np.generic], source: NDArray[np.generic], copy: Copy) -> None:
+    """out [K, R, ...] <- rows of a window."""
+    target = out[copy.step : copy.step + copy.steps, copy.at : copy.at + copy.rows]
+    if copy.steps == 1:
+        target[0] = source[copy.first : copy.first + copy.rows]
+        return
+    # A view with one row of steps: [steps, rows, ...] with the lane's share as the stride between steps.
+    shape = (copy.steps, copy.rows, *source.shape[1:])
+    strides = (copy.stride * source.strides[0], *source.strides)
+    target[...] = np.lib.stride_tricks.as_strided(source[copy.first :], shape, strides, writeable=False)
+
+
+def _mask(shape: Shape, copies: list[Copy], cursor: _Cursor) -> tuple[int, NDArray[np.bool_] | None]:
+    pads = [c for c in copies if c.key.window == PAD_WINDOW]
+    if not pads:
+        return 0, None
+    offset, raw = cursor.block(shape.rows)
+    raw[:] = 1
+    for copy in pads:
+        raw[copy.at : copy.at + copy.rows] = 0
+    return offset, raw.view(np.bool_)
+
+
+def _column(
+    index: int,
+    column: Column,
+    shape: Shape,
+    copies: list[Copy],
+    windows: dict[WindowKey, Window],
+    cursor: _Cursor,
+) -> BlockMeta:
+    steps, rows = shape.steps, shape.rows
+    if column.ragged:
+        block = _ragged_block(index, column, shape, copies, windows, cursor)
+    else:
+        offset, raw = cursor.block(column.row_bytes * steps * rows)
+        out = raw.view(column.dtype).reshape(steps, rows, *column.shape)
+        for copy in copies:
+            data = windows[copy.key].columns[index]
+            _copy_rows(out, data.values, copy)
+        block = BlockMeta(offset)
+    if column.nullable:
+        block.validity = _validity_block(index, shape, copies, windows, cursor)
+    return block
+
+
+def _validity_block(
+    index: int, shape: Shape, copies: list[Copy], windows: dict[WindowKey, Window], cursor: _Cursor
+) -> int:
+    known = {c.key: windows[c.key].columns[index].validity for c in copies}
+    if all(v is None for v in known.values()):
+        return 0
+    offset, raw = cursor.block(shape.steps * shape.rows)
+    raw[:] = 1
+    out = raw.reshape(shape.steps, shape.rows)
+    for copy in copies:
+        validity = known[copy.key]
+        if validity is not None:
+            _copy_rows(out, validity, copy)
+    return offset
+
+
+def _ragged_block(
+    index: int,
+    column: Column,
+    shape: Shape,
+    copies: list[Copy],
+    windows: dict[WindowKey, Window],
+    cursor: _Cursor,
+) -> BlockMeta:
+    steps, rows = shape.steps, shape.rows
+    offsets_at, raw = cursor.block(8 * steps * (rows + 1))
+    offsets = raw.view(np.int64).reshape(steps, rows + 1)
+    by_step: list[list[tuple[int, int, int, RaggedData]]] = [[] for _ in range(steps)]
+    for copy in copies:
+        data = windows[copy.key].columns[index]
+        assert isinstance(data, RaggedData)
+        for k in range(copy.steps):
+            first = copy.first + k * copy.stride
+            by_step[copy.step + k].append((copy.at, first, first + copy.rows, data))
+    offsets[:, 0] = 0
+    totals = [0]
+    for k, parts in enumerate(by_step):
+        parts.sort(key=lambda p: p[0])
+        for at, low, high, data in parts:
+            base = int(offsets[k, at])
+            offsets[k, at + 1 : at + 1 + high - low] = data.offsets[low + 1 : high + 1] - data.offsets[low] + base
+        totals.append(totals[-1] + int(offsets[k, rows]))
+    values_at, raw = cursor.block(totals[-1] * column.itemsize)
+    values = raw.view(column.dtype)
+    for k, parts in enumerate(by_step):
+        for at, low, high, data in parts:
+            start = totals[k] + int(offsets[k, at])
+            piece = data.values[data.offsets[low] : data.offsets[high]]
+            values[start : start + len(piece)] = piece
+    return BlockMeta(values_at, offsets_at, 0, totals)
+
+
+def _epoch_sums(shape: Shape, copies: list[Copy], ids: NDArray[np.int64]) -> list[EpochSum]:
+    """Continuous: lanes are in epochs of their own, so that each step is summed up by epoch."""
+    epochs = sorted({c.key.epoch for c in copies})
+    if len(epochs) == 1:
+        sums = ledger.sum_steps(ids).tolist()
+        return [EpochSum(k, epochs[0], shape.rows, int(s)) for k, s in enumerate(sums)]
+    lap = np.zeros((shape.steps, shape.rows), dtype=np.int64)
+    for copy in copies:
+        lap[copy.step : copy.step + copy.steps, copy.at : copy.at + copy.rows] = copy.key.epoch
+    found = []
+    for k in range(shape.steps):
+        for epoch in epochs:
+            mine = ids[k][lap[k] == epoch]
+            if len(mine):
+                found.append(EpochSum(k, epoch, len(mine), ledger.sum_ids(mine)))
+    return found
+
+
+assert ALIGN % 8 == 0

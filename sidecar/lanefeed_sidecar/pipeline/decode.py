@@ -1,0 +1,167 @@
+"""Decode threads: take the row group that is needed next, read it, scatter it into its windows.
+
+A thread keeps a few readers open, since opening a shard costs a footer; a reader belongs to its thread. Errors of
+reading are retried a few times with jittered pauses, then belong to the windows that need the row group.
+"""
+
+import logging
+import random
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+
+from lanefeed_core.lanes import Lanes
+from lanefeed_core.layout import Column
+from lanefeed_core.manifest import Manifest
+from lanefeed_sidecar.errors import DataError, SidecarError
+from lanefeed_sidecar.formats import Chunk, ShardReader
+from lanefeed_sidecar.pipeline.pieces import RowGroupKey, RowGroups
+from lanefeed_sidecar.pipeline.stats import Stats
+from lanefeed_sidecar.pipeline.store import Store, Task
+
+__all__ = ["OpenShard", "Workers"]
+
+log = logging.getLogger(__name__)
+
+OpenShard = Callable[[Manifest, int, tuple[Column, ...]], ShardReader]
+
+#: Readers that one thread keeps open.
+_OPEN_READERS = 8
+_TRIES = 3
+_PAUSE_SECONDS = 0.1
+#: Row groups that decode to more than this share of the budget are streamed in pieces.
+_STREAM_SHARE = 4
+
+
+class Workers:
+    """The decode threads of one sidecar."""
+
+    def __init__(
+        self,
+        store: Store,
+        manifest: Manifest,
+        lanes: Lanes,
+        groups: RowGroups,
+        columns: tuple[Column, ...],
+        *,
+        threads: int,
+        budget: int,
+        open_shard: OpenShard,
+        stats: Stats,
+        sleep: Callable[[float], None] = time.sleep,
+        rng: Callable[[], float] = random.random,
+    ) -> None:
+        """Nothing runs before `start`."""
+        self._store, self._manifest, self._lanes, self._groups = store, manifest, lanes, groups
+        self._columns, self._budget, self._open_shard, self._stats = columns, budget, open_shard, stats
+        self._sleep, self._rng = sleep, rng
+        self._stopped = threading.Event()
+        self._threads = [threading.Thread(target=self._run, name=f"decode-{i}", daemon=True) for i in range(threads)]
+
+    def start(self) -> None:
+        """Start the threads."""
+        for thread in self._threads:
+            thread.start()
+
+    def close(self) -> None:
+        """Stop them after their current row group; waits at most 5 s."""
+        self._stopped.set()
+        self._store.wake()
+        for thread in self._threads:
+            if thread.is_alive():
+                thread.join(5)
+
+    def _run(self) -> None:
+        readers: OrderedDict[int, ShardReader] = OrderedDict()
+        try:
+            while task := self._store.next_task(cancelled=self._stopped.is_set):
+                self._do(task, readers)
+        finally:
+            for reader in readers.values():
+                reader.close()
+
+    def _do(self, task: Task, readers: OrderedDict[int, ShardReader]) -> None:
+        for attempt in range(1, _TRIES + 1):
+            try:
+                self._store.done(task, self._fill(task, readers))
+                return
+            except SidecarError as error:
+                broken = readers.pop(task.group.shard, None)
+                if broken:
+                    broken.close()
+                if attempt == _TRIES or not isinstance(error.__cause__, OSError):
+                    self._fail(task, error)
+                    return
+                self._stats.add(retries=1)
+                self._sleep(_PAUSE_SECONDS * 2**attempt * (0.5 + self._rng()))
+            except Exception as error:  # a bug, or a file that breaks the decoder: it must not end the thread silently
+                log.exception("row group %s of %s", task.group.group, self._manifest.shards[task.group.shard].path)
+                path = self._manifest.shards[task.group.shard].path
+                self._fail(task, DataError(f"shard {path}, row group {task.group.group} cannot be decoded: {error!r}"))
+                return
+
+    def _fail(self, task: Task, error: SidecarError) -> None:
+        self._stats.error(error.kind)
+        log.error("%s", error)
+        self._store.failed(task, error)
+
+    def _fill(self, task: Task, readers: OrderedDict[int, ShardReader]) -> Chunk | None:
+        """Decode and scatter; returns the chunk if it was decoded whole."""
+        if task.chunk is not None:
+            self._stats.add(cache_hits=1)
+            self._scatter(task, task.chunk, 0)
+            return None
+        reader = self._reader(task.group.shard, readers)
+        size = self._groups.nbytes(task.group)
+        if size > self._budget // _STREAM_SHARE:
+            self._stream(task, reader, size)
+            return None
+        began = time.perf_counter()
+        chunk = reader.read(task.group.group)
+        self._stats.took(decode=time.perf_counter() - began)
+        self._count(task.group, chunk.rows, size)
+        self._expect(task.group, chunk.rows)
+        self._scatter(task, chunk, 0)
+        return chunk
+
+    def _stream(self, task: Task, reader: ShardReader, size: int) -> None:
+        """A huge row group comes in pieces; rows of windows that are not open are decoded again later."""
+        rows = self._groups.rows(task.group)
+        batch = max(1, min(rows, int(rows * (self._budget // 16) / max(1, size))))
+        at = 0
+        began = time.perf_counter()
+        for chunk in reader.stream(task.group.group, batch):
+            self._stats.took(decode=time.perf_counter() - began)
+            self._scatter(task, chunk, at)
+            at += chunk.rows
+            began = time.perf_counter()
+        self._count(task.group, at, size)
+        self._expect(task.group, at)
+
+    def _count(self, group: RowGroupKey, rows: int, size: int) -> None:
+        shard = self._manifest.shards[group.shard]
+        share = self._groups.rows(group) / max(1, shard.rows)
+        self._stats.add(row_groups=1, rows=rows, bytes_read=int(shard.size * share), bytes_decoded=size)
+
+    def _expect(self, group: RowGroupKey, rows: int) -> None:
+        wanted = self._groups.rows(group)
+        if rows != wanted:
+            path = self._manifest.shards[group.shard].path
+            raise DataError(f"shard {path}, row group {group.group} holds {rows} rows and the manifest says {wanted}")
+
+    def _scatter(self, task: Task, chunk: Chunk, first_row: int) -> None:
+        began = time.perf_counter()
+        first_id = self._lanes.shard_start(task.group.shard) + self._groups.start(task.group)
+        for window in task.windows:
+            window.scatter(task.group, chunk, first_row, first_id)
+        self._stats.took(scatter=time.perf_counter() - began)
+
+    def _reader(self, shard: int, readers: OrderedDict[int, ShardReader]) -> ShardReader:
+        reader = readers.pop(shard, None)
+        if reader is None:
+            while len(readers) >= _OPEN_READERS:
+                readers.popitem(last=False)[1].close()
+            reader = self._open_shard(self._manifest, shard, self._columns)
+        readers[shard] = reader
+        return reader

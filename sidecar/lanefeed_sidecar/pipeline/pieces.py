@@ -1,0 +1,106 @@
+"""Cuts a window into pieces of row groups: which rows of which row group go to which rows of the window.
+
+Pure; called when a window is opened. The destination already holds the shuffle, so that decoding scatters and assembling
+is a plain block copy.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lanefeed_core.lanes import Lanes
+from lanefeed_core.manifest import Manifest
+from lanefeed_sidecar.pipeline.needs import PAD_WINDOW, WindowKey
+
+__all__ = ["Piece", "RowGroups", "RowGroupKey", "window_pieces", "window_rows"]
+
+
+class RowGroupKey(NamedTuple):
+    """One row group: index of its shard in the manifest, and its number in the shard."""
+
+    shard: int
+    group: int
+
+
+class Piece(NamedTuple):
+    """Rows `source` of a row group (a slice or indices) go to rows `target` of the window."""
+
+    source: slice | NDArray[np.int64]
+    target: NDArray[np.int64]
+
+
+class RowGroups:
+    """Where every shard's row groups begin; built once."""
+
+    def __init__(self, manifest: Manifest) -> None:
+        """Prefix sums over each shard's row groups."""
+        self._starts = [np.concatenate([[0], np.cumsum(s.row_groups)]).astype(np.int64) for s in manifest.shards]
+        self._bytes = [s.row_group_bytes for s in manifest.shards]
+        self._manifest = manifest
+
+    def start(self, key: RowGroupKey) -> int:
+        """First row of the row group in its shard."""
+        return int(self._starts[key.shard][key.group])
+
+    def rows(self, key: RowGroupKey) -> int:
+        """Rows of the row group."""
+        return int(self._starts[key.shard][key.group + 1]) - self.start(key)
+
+    def nbytes(self, key: RowGroupKey) -> int:
+        """Decoded bytes, as the metadata says."""
+        known = self._bytes[key.shard]
+        return int(known[key.group]) if known else int(self.rows(key) * self._manifest.row_bytes)
+
+    def split(self, shard: int, start: int, stop: int) -> list[tuple[RowGroupKey, int, int]]:
+        """Rows [start, stop) of a shard as (row group, first row in it, last row in it, exclusive)."""
+        starts = self._starts[shard]
+        group = int(np.searchsorted(starts, start, side="right")) - 1
+        found = []
+        while start < stop:
+            base, end = int(starts[group]), int(starts[group + 1])
+            if end > start:
+                high = min(stop, end)
+                found.append((RowGroupKey(shard, group), start - base, high - base))
+                start = high
+            group += 1
+        return found
+
+
+def window_rows(lanes: Lanes, key: WindowKey) -> int:
+    """Rows of a window."""
+    if key.window == PAD_WINDOW:
+        left = lanes.lane_rows(key.lane) - lanes.full_steps * lanes.share(key.lane)
+        return lanes.share(key.lane) - left
+    start, stop = lanes.window_line(key.lane, key.window)
+    return stop - start
+
+
+def window_pieces(lanes: Lanes, groups: RowGroups, key: WindowKey) -> dict[RowGroupKey, Piece]:
+    """All pieces of a window; their targets are a partition of its rows."""
+    if key.window == PAD_WINDOW:
+        return _pad_pieces(lanes, groups, key)
+    start, stop = lanes.window_line(key.lane, key.window)
+    order = lanes.window_order(key.epoch, key.lane, key.window)
+    target = np.empty(stop - start, dtype=np.int64)
+    target[order] = np.arange(stop - start, dtype=np.int64)
+    found: dict[RowGroupKey, Piece] = {}
+    for run in lanes.line(key.epoch).shard_runs(start, stop):
+        at = run.at
+        for group, low, high in groups.split(run.shard, run.start, run.stop):
+            found[group] = Piece(slice(low, high), target[at : at + high - low])
+            at += high - low
+    return found
+
+
+def _pad_pieces(lanes: Lanes, groups: RowGroups, key: WindowKey) -> dict[RowGroupKey, Piece]:
+    ids = lanes.pad_rows(key.lane, key.epoch)
+    rows: dict[RowGroupKey, list[tuple[int, int]]] = {}
+    for target, sample in enumerate(ids.tolist()):
+        shard = lanes.shard_of(sample)
+        row = sample - lanes.shard_start(shard)
+        group, low, _ = groups.split(shard, row, row + 1)[0]
+        rows.setdefault(group, []).append((low, target))
+    return {
+        group: Piece(np.array([s for s, _ in pairs]), np.array([t for _, t in pairs])) for group, pairs in rows.items()
+    }

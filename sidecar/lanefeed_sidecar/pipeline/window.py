@@ -1,0 +1,228 @@
+"""A window being filled and then read: buffers in stream order, scattered into by decode threads.
+
+Several threads may scatter into one window at a time: their targets are disjoint. Buffers come from a pool, because
+touching fresh memory costs more than the copies (docs/performance.md). No scheduling here.
+"""
+
+import threading
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lanefeed_core.layout import Column
+from lanefeed_sidecar.errors import SidecarError
+from lanefeed_sidecar.formats.chunk import Chunk, FixedChunk, RaggedChunk
+from lanefeed_sidecar.pipeline.needs import WindowKey
+from lanefeed_sidecar.pipeline.pieces import Piece, RowGroupKey
+
+__all__ = ["BufferPool", "FixedData", "RaggedData", "Window"]
+
+Array = NDArray[np.generic]
+
+#: Rows shorter than this, on average, are gathered by one indexed take; longer ones by a copy each.
+_TAKE_BELOW_BYTES = 256
+
+
+class BufferPool:
+    """Reuses window buffers of the same dtype and row shape; keeps at most `limit_bytes`. Thread-safe."""
+
+    def __init__(self, limit_bytes: int) -> None:
+        """Empty."""
+        self._lock = threading.Lock()
+        self._free: dict[tuple[str, tuple[int, ...]], list[Array]] = {}
+        self._bytes = 0
+        self._limit = limit_bytes
+
+    def take(self, dtype: str, shape: tuple[int, ...]) -> Array:
+        """An array of the shape, contents undefined."""
+        with self._lock:
+            free = self._free.get((dtype, shape))
+            if free:
+                buffer = free.pop()
+                self._bytes -= buffer.nbytes
+                return buffer
+        return np.empty(shape, dtype=dtype)
+
+    def give(self, buffer: Array) -> None:
+        """Take a buffer back that nobody reads any more."""
+        with self._lock:
+            if self._bytes + buffer.nbytes <= self._limit:
+                self._free.setdefault((buffer.dtype.name, buffer.shape), []).append(buffer)
+                self._bytes += buffer.nbytes
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that wait for reuse."""
+        with self._lock:
+            return self._bytes
+
+    def trim(self) -> None:
+        """Free everything that waits."""
+        with self._lock:
+            self._free.clear()
+            self._bytes = 0
+
+
+@dataclass(slots=True)
+class FixedData:
+    """A fixed column of a window: values [rows, *shape]; validity [rows] or None while no null was seen."""
+
+    values: Array
+    validity: NDArray[np.uint8] | None = None
+
+
+@dataclass(slots=True)
+class RaggedData:
+    """A ragged column: pieces until the window is whole, then values and offsets int64 [rows + 1] in stream order."""
+
+    values: Array
+    offsets: NDArray[np.int64]
+    validity: NDArray[np.uint8] | None = None
+    pieces: list[tuple[NDArray[np.int64], Array, NDArray[np.int64]]] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Window:
+    """One window. `waiting` holds the row groups that are still to be scattered; empty and `whole`: it may be read."""
+
+    key: WindowKey
+    rows: int
+    ids: NDArray[np.int64]
+    columns: list[FixedData | RaggedData]
+    pieces: dict[RowGroupKey, Piece]
+    waiting: set[RowGroupKey]
+    first: int
+    nbytes: int
+    whole: bool = False
+    error: SidecarError | None = None
+    readers: int = 0
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    @classmethod
+    def open(
+        cls, key: WindowKey, rows: int, pieces: dict[RowGroupKey, Piece], columns: tuple[Column, ...], pool: BufferPool
+    ) -> "Window":
+        """Take buffers for a window of `rows` rows."""
+        data: list[FixedData | RaggedData] = []
+        for column in columns:
+            if column.ragged:
+                data.append(RaggedData(np.zeros(0, column.dtype), np.zeros(rows + 1, np.int64)))
+            else:
+                data.append(FixedData(pool.take(column.dtype, (rows, *column.shape))))
+        ids = pool.take("int64", (rows,))
+        nbytes = ids.nbytes + sum(d.values.nbytes for d in data)
+        return cls(key, rows, ids, data, pieces, set(pieces), 0, nbytes)  # type: ignore[arg-type]
+
+    def scatter(self, group: RowGroupKey, chunk: Chunk, first_row: int, first_id: int) -> None:
+        """Put the rows of `chunk` that belong here at their places.
+
+        chunk holds rows [first_row, first_row + chunk.rows) of the row group; `first_id` is the sample id of the row
+        group's first row. Ids are written from what was decoded, not from the plan.
+        """
+        piece = _within(self.pieces[group], first_row, chunk.rows)
+        if piece is None:
+            return
+        source, target = piece
+        rows = np.arange(first_row, first_row + chunk.rows, dtype=np.int64)[source]
+        self.ids[target] = rows + first_id
+        for data, column in zip(self.columns, chunk.columns, strict=True):
+            if isinstance(data, FixedData) and isinstance(column, FixedChunk):
+                _scatter_rows(data.values, target, column.values[source])
+                self._scatter_validity(data, column.validity, source, target)
+            elif isinstance(data, RaggedData) and isinstance(column, RaggedChunk):
+                values, offsets = _ragged_rows(column, source)
+                with self.lock:
+                    data.pieces.append((target, values, offsets))
+                    self.nbytes += values.nbytes
+                self._scatter_validity(data, column.validity, source, target)
+
+    def _scatter_validity(
+        self,
+        data: FixedData | RaggedData,
+        validity: NDArray[np.uint8] | None,
+        source: slice | NDArray[np.int64],
+        target: NDArray[np.int64],
+    ) -> None:
+        if validity is None:
+            return
+        with self.lock:
+            if data.validity is None:
+                data.validity = np.ones(self.rows, dtype=np.uint8)
+            data.validity[target] = validity[source]
+
+    def finish(self) -> None:
+        """Put ragged columns into stream order; called once, by the thread that scattered the last piece."""
+        for data in self.columns:
+            if isinstance(data, RaggedData):
+                _finish_ragged(data, self.rows)
+        self.nbytes = self.ids.nbytes + sum(
+            d.values.nbytes + (d.offsets.nbytes if isinstance(d, RaggedData) else 0) for d in self.columns
+        )
+
+    def close(self, pool: BufferPool) -> None:
+        """Give the buffers back."""
+        pool.give(self.ids)
+        for data in self.columns:
+            if isinstance(data, FixedData):
+                pool.give(data.values)
+
+
+def _within(piece: Piece, first: int, rows: int) -> tuple[slice | NDArray[np.int64], NDArray[np.int64]] | None:
+    """The piece cut to rows [first, first + rows) of its row group, relative to `first`; None if nothing is left."""
+    if isinstance(piece.source, slice):
+        low, high = max(piece.source.start, first), min(piece.source.stop, first + rows)
+        if low >= high:
+            return None
+        begin = low - piece.source.start
+        return slice(low - first, high - first), piece.target[begin : begin + high - low]
+    inside = (piece.source >= first) & (piece.source < first + rows)
+    return (piece.source[inside] - first, piece.target[inside]) if inside.any() else None
+
+
+def _scatter_rows(buffer: Array, target: NDArray[np.int64], rows: Array) -> None:
+    """buffer[target] = rows; whole rows as opaque items, which NumPy moves at memory speed without the GIL."""
+    width = buffer.dtype.itemsize * int(np.prod(buffer.shape[1:], dtype=np.int64))
+    if buffer.ndim == 1 or not width or not rows.flags.c_contiguous:
+        buffer[target] = rows
+        return
+    item = np.dtype((np.void, width))
+    buffer.reshape(len(buffer), -1).view(item)[:, 0][target] = rows.reshape(len(rows), -1).view(item)[:, 0]
+
+
+def _ragged_rows(column: RaggedChunk, source: slice | NDArray[np.int64]) -> tuple[Array, NDArray[np.int64]]:
+    """Copies of the rows' values and zero-based offsets, so that the chunk's memory can go."""
+    if isinstance(source, slice):
+        offsets = column.offsets[source.start : source.stop + 1]
+        return column.values[offsets[0] : offsets[-1]].copy(), offsets - offsets[0]
+    parts = [column.values[column.offsets[i] : column.offsets[i + 1]] for i in source.tolist()]
+    offsets = np.zeros(len(parts) + 1, dtype=np.int64)
+    np.cumsum([len(p) for p in parts], out=offsets[1:])
+    return np.concatenate(parts) if parts else column.values[:0], offsets
+
+
+def _finish_ragged(data: RaggedData, rows: int) -> None:
+    lengths = np.zeros(rows, dtype=np.int64)
+    for target, _, offsets in data.pieces:
+        lengths[target] = np.diff(offsets)
+    np.cumsum(lengths, out=data.offsets[1:])
+    data.offsets[0] = 0
+    total = int(data.offsets[-1])
+    data.values = np.empty(total, dtype=data.values.dtype)
+    for target, values, offsets in data.pieces:
+        _place_rows(data.values, data.offsets[target], values, offsets)
+    data.pieces = []
+
+
+def _place_rows(out: Array, at: NDArray[np.int64], values: Array, offsets: NDArray[np.int64]) -> None:
+    """out[at[i] : ...] = row i, for all rows."""
+    if not len(at) or not len(values):
+        return
+    if values.nbytes >= _TAKE_BELOW_BYTES * len(at):
+        bounds = offsets.tolist()
+        for i, start in enumerate(at.tolist()):
+            out[start : start + bounds[i + 1] - bounds[i]] = values[bounds[i] : bounds[i + 1]]
+        return
+    lengths = np.diff(offsets)
+    index = np.repeat(at - offsets[:-1], lengths) + np.arange(len(values), dtype=np.int64)
+    out[index] = values
