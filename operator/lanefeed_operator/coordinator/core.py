@@ -6,6 +6,7 @@ core's book; every job commit is proven before it counts, and acknowledged only 
 a control plane that is killed at any point forgets nothing that a sidecar has forgotten.
 """
 
+import logging
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -18,11 +19,13 @@ from lanefeed_operator.api.status import EpochProof, Status
 from lanefeed_operator.coordinator import lives
 from lanefeed_operator.coordinator.lives import Change, Life
 from lanefeed_operator.coordinator.proof import Prover
-from lanefeed_operator.coordinator.reports import Committed, PodReport, RankCommit, Reply, StopAt
+from lanefeed_operator.coordinator.reports import Committed, PodReport, RankCommit, RankReport, Reply, StopAt
 from lanefeed_operator.errors import CoordinatorError
 from lanefeed_operator.reconcile.types import FeedFailure, FeedView, RankView
 
 __all__ = ["Coordinator", "Taken"]
+
+log = logging.getLogger(__name__)
 
 #: A checkpoint's name is handed back and kept in the status 16 times.
 MAX_NAME_BYTES = 512
@@ -123,6 +126,7 @@ class Coordinator:
 
     def fence(self, generation: int, index: int, pod_uid: str, reason: str) -> None:
         """Refuse every report of this pod from now on."""
+        log.warning("plan generation %d: pod %s at index %d is fenced: %s", generation, pod_uid, index, reason)
         with self._lock:
             self._fenced.add((index, pod_uid))
         self.on_change()
@@ -271,7 +275,7 @@ class Coordinator:
                 found[rank.rank] = rank.started
         return found
 
-    def _own(self, r: PodReport) -> list[lives.RankReport]:
+    def _own(self, r: PodReport) -> list[RankReport]:
         first = r.pod_index * self._ranks_per_pod
         return [x for x in r.ranks if first <= x.rank < min(first + self._ranks_per_pod, self._book.world)]
 
@@ -364,10 +368,11 @@ class Coordinator:
         while self._history and now - self._history[0][0] > RATE_SECONDS:
             self._history.popleft()
 
-    def _rate(self) -> float:
-        if len(self._history) < 2:
+    def _rate(self, now: float) -> float:
+        recent = [point for point in self._history if now - point[0] <= RATE_SECONDS]
+        if len(recent) < 2:
             return 0.0
-        (t0, s0), (t1, s1) = self._history[0], self._history[-1]
+        (t0, s0), (t1, s1) = recent[0], recent[-1]
         return max(0.0, (s1 - s0) / (t1 - t0)) if t1 - t0 > 0.25 else 0.0
 
     # ---- what reconcile sees ------------------------------------------------------------------------------------
@@ -391,7 +396,7 @@ class Coordinator:
                 failures=tuple(self._failures),
                 quarantined=tuple(sorted(self._quarantined.items())),
                 disagree=apart if everyone else {},
-                rate=self._rate(),
+                rate=self._rate(now),
                 stop_at=self._stop.step if self._stop else None,
                 fenced=frozenset(self._fenced | self._former),
             )

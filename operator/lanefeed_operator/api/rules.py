@@ -1,0 +1,128 @@
+"""Rules that span several fields of a job. `load` runs them; in a cluster CEL says the same (design section 6).
+
+Each message names the field, the value and the way out.
+"""
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from lanefeed_core.errors import StreamError
+from lanefeed_core.slices import World
+from lanefeed_operator.api.spec import API_VERSION, KIND, TRAINER, Boundary, Job, Spec
+from lanefeed_operator.errors import Problem
+
+__all__ = ["MAX_NAME", "check", "reserved"]
+
+#: `<name>-<plan generation>-<pod index>` must fit a host name of 63.
+MAX_NAME = 45
+_NAME = re.compile(r"^[a-z]([-a-z0-9]*[a-z0-9])?$")
+
+_RESERVED = {"RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT", "JOB_COMPLETION_INDEX"}
+_RESERVED_PREFIXES = ("LANEFEED_", "PET_", "TORCHELASTIC_")
+#: Ours, but for users to set (docs/protocol.md, Environment).
+_FOR_USERS = {"LANEFEED_SHM_ROOT", "LANEFEED_ATTACH_SECONDS"}
+
+
+def check(job: Job) -> list[Problem]:
+    """Every broken rule."""
+    return [*_identity(job), *_size(job.spec), *_stream(job.spec), *_data(job.spec), *_template(job.spec)]
+
+
+def reserved(name: str) -> bool:
+    """Whether an environment variable is the control plane's to set."""
+    if name in _FOR_USERS:
+        return False
+    return name in _RESERVED or name.startswith(_RESERVED_PREFIXES)
+
+
+def _identity(job: Job) -> Iterator[Problem]:
+    if job.api_version != API_VERSION:
+        yield Problem("apiVersion", f"is {job.api_version!r}: this Lanefeed knows {API_VERSION}")
+    if job.kind != KIND:
+        yield Problem("kind", f"is {job.kind!r}: it must be {KIND}")
+    name = job.metadata.name
+    if len(name) > MAX_NAME:
+        yield Problem("metadata.name", f"{name!r} has {len(name)} characters: at most {MAX_NAME} fit into pod names")
+    elif not _NAME.match(name):
+        yield Problem(
+            "metadata.name",
+            f"{name!r} is not a DNS name: use lower case letters, digits and -, beginning with a letter",
+        )
+
+
+def _size(spec: Spec) -> Iterator[Problem]:
+    elastic, replicas = spec.elastic, spec.replicas
+    if elastic.max_replicas is not None and elastic.max_replicas < elastic.min_replicas:
+        yield Problem(
+            "spec.elastic.maxReplicas",
+            f"is {elastic.max_replicas}, below elastic.minReplicas {elastic.min_replicas}: raise it",
+        )
+    elif replicas < elastic.min_replicas:
+        yield Problem(
+            "spec.replicas", f"is {replicas}, below elastic.minReplicas {elastic.min_replicas}: raise it or lower that"
+        )
+    elif elastic.max_replicas is not None and replicas > elastic.max_replicas:
+        yield Problem(
+            "spec.replicas", f"is {replicas}, above elastic.maxReplicas {elastic.max_replicas}: lower it or raise that"
+        )
+    try:
+        World(spec.world, spec.allow_uneven).check(spec.batching.global_batch_size)
+    except StreamError as error:
+        yield Problem("spec.batching.globalBatchSize", str(error).removeprefix("batching.globalBatchSize "))
+
+
+def _stream(spec: Spec) -> Iterator[Problem]:
+    if spec.epoch_boundary is Boundary.CONTINUOUS and not spec.max_steps:
+        yield Problem(
+            "spec.maxSteps",
+            "is not set and epochBoundary is Continuous, which has no last epoch: say how many steps to run",
+        )
+    lanes, size = spec.batching.lanes, spec.batching.global_batch_size
+    if lanes is not None and lanes > size:
+        yield Problem(
+            "spec.batching.lanes", f"is {lanes}, above globalBatchSize {size}: use at most {size}, or leave it out"
+        )
+
+
+def _data(spec: Spec) -> Iterator[Problem]:
+    if not spec.data.uris or not all(uri.strip() for uri in spec.data.uris):
+        yield Problem(
+            "spec.data.uri", "is empty: name a file, a folder, a glob such as data/*.parquet, or a list of them"
+        )
+    twice = sorted({name for name in spec.data.columns if spec.data.columns.count(name) > 1})
+    if twice:
+        yield Problem("spec.data.columns", f"names {', '.join(twice)} more than once: name each column once")
+
+
+def _template(spec: Spec) -> Iterator[Problem]:
+    pod, base = spec.template.spec, "spec.template.spec"
+    names = [container.name for container in pod.containers]
+    if names.count(TRAINER) != 1:
+        found = f"the containers are {', '.join(names)}" if names else "there are none"
+        yield Problem(f"{base}.containers", f"needs one container named {TRAINER!r}, which trains; {found}")
+    else:
+        yield from _trainer(spec, f"{base}.containers[{names.index(TRAINER)}]")
+    extra: dict[str, Any] = pod.model_extra or {}
+    if extra.get("restartPolicy", "Never") != "Never":
+        yield Problem(
+            f"{base}.restartPolicy",
+            f"is {extra['restartPolicy']!r}: leave it out or set Never; pods are replaced by the job",
+        )
+    for kind in ("initContainers", "volumes"):
+        for number, item in enumerate(extra.get(kind) or []):
+            name = str(item.get("name", "")) if isinstance(item, dict) else ""
+            if name.startswith("lanefeed-"):
+                yield Problem(f"{base}.{kind}[{number}].name", f"is {name!r}: names that begin with lanefeed- are ours")
+
+
+def _trainer(spec: Spec, base: str) -> Iterator[Problem]:
+    trainer = spec.template.trainer
+    if not trainer.command and not trainer.args and not trainer.image:
+        yield Problem(f"{base}.command", "is not set: say what trains, e.g. [torchrun, train.py]")
+    for number, variable in enumerate(trainer.env):
+        if reserved(variable.name):
+            yield Problem(
+                f"{base}.env[{number}].name",
+                f"is {variable.name!r}, which the control plane sets: rename it, or read that value in the trainer",
+            )
