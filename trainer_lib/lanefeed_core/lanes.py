@@ -58,6 +58,12 @@ class EpochLine:
     starts: Ids
     #: First sample id of each shard in `order`: int64 [shards].
     ids: Ids
+    #: Place of each shard in `order`, by its index in the manifest: int64 [shards].
+    places: Ids
+
+    def shard_line(self, shard: int) -> int:
+        """First line row of a shard."""
+        return int(self.starts[self.places[shard]])
 
     def to_ids(self, rows: Ids) -> Ids:
         """Line rows (any shape) -> sample ids."""
@@ -159,6 +165,10 @@ class Lanes:
             stop - start, seed=self.spec.seed, domain=permute.WINDOW, epoch=epoch, lane=lane, window=window
         )
 
+    def shard_of(self, sample: int) -> int:
+        """Index of the shard that holds a sample."""
+        return int(np.searchsorted(self._id_starts, sample, side="right")) - 1
+
     def shard_start(self, shard: int) -> int:
         """Sample id of a shard's first row."""
         return int(self._id_starts[shard])
@@ -171,7 +181,9 @@ class Lanes:
             order = np.arange(shards, dtype=np.int64)
         starts = np.zeros(shards + 1, dtype=np.int64)
         np.cumsum(self._rows_per_shard[order], out=starts[1:])
-        return EpochLine(order, starts, self._id_starts[:-1][order])
+        places = np.empty(shards, dtype=np.int64)
+        places[order] = np.arange(shards, dtype=np.int64)
+        return EpochLine(order, starts, self._id_starts[:-1][order], places)
 
     # ---- steps -------------------------------------------------------------------------------------------------
 
@@ -277,10 +289,8 @@ class Lanes:
         """
         if not 0 <= sample < self.rows:
             raise StreamError(f"sample {sample} is not in a dataset of {self.rows} samples")
-        line = self.line(epoch)
-        shard = int(np.searchsorted(self._id_starts, sample, side="right")) - 1
-        place = int(np.nonzero(line.order == shard)[0][0])
-        row = int(line.starts[place]) + sample - int(self._id_starts[shard])
+        shard = self.shard_of(sample)
+        row = self.line(epoch).shard_line(shard) + sample - self.shard_start(shard)
         lane = int(np.searchsorted(self._lane_starts, row, side="right")) - 1
         window, in_window = divmod(row - int(self._lane_starts[lane]), self.spec.window)
         order = self.window_order(epoch, lane, window)

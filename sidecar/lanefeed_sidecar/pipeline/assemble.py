@@ -5,8 +5,9 @@ in one window. Sums for the ledger are made from the ids in the slot, which trav
 engine with windows that are whole; no waiting and no scheduling here.
 """
 
+import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,8 +19,9 @@ from lanefeed_core.layout import ALIGN, SLOT_HEADER_BYTES, Column, aligned, chec
 from lanefeed_core.slices import LaneSlice
 from lanefeed_core.stream import PAD
 from lanefeed_sidecar.errors import BatchTooLarge
-from lanefeed_sidecar.pipeline.frames import BlockMeta, EpochSum, FrameMeta
+from lanefeed_sidecar.pipeline.frames import Block, EpochSum, FrameMeta
 from lanefeed_sidecar.pipeline.needs import PAD_WINDOW, WindowKey, place
+from lanefeed_sidecar.pipeline.stats import Stats
 from lanefeed_sidecar.pipeline.window import FixedData, RaggedData, Window
 
 __all__ = ["Copy", "Shape", "assemble", "frame_copies", "frame_keys"]
@@ -36,6 +38,10 @@ class Shape:
     steps: int
     rows: int
     total: int
+
+    def cut(self, steps: int) -> "Shape":
+        """The same with fewer steps."""
+        return replace(self, steps=steps)
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,23 +137,23 @@ def assemble(
     copies: list[Copy],
     windows: dict[WindowKey, Window],
     slot: Slot,
+    stats: Stats,
 ) -> FrameMeta:
     """Fill the slot. If ragged values do not fit, the frame is cut to fewer steps.
 
     Raises BatchTooLarge where a single step does not fit.
     """
+    began = time.perf_counter()
     steps = shape.steps
     while True:
         try:
-            return _fill(lanes, columns, _cut(shape, steps), copies, windows, slot)
+            meta = _fill(lanes, columns, shape.cut(steps), copies, windows, slot)
+            stats.spend(assemble=time.perf_counter() - began)
+            return meta
         except LayoutError as error:
             if steps == 1:
                 raise BatchTooLarge(str(error)) from None
             steps = max(1, steps // 2)
-
-
-def _cut(shape: Shape, steps: int) -> Shape:
-    return Shape(shape.epoch, shape.step, steps, shape.rows, shape.total)
 
 
 def _fill(
@@ -166,7 +172,7 @@ def _fill(
     for copy in parts:
         _copy_rows(ids, windows[copy.key].ids, copy)
     mask_offset, mask = _mask(shape, parts, cursor)
-    blocks = [_column(i, column, shape, parts, windows, cursor) for i, column in enumerate(columns)]
+    blocks = tuple(_column(i, column, shape, parts, windows, cursor) for i, column in enumerate(columns))
     samples = rows if mask is None else int(mask.sum())
     sums = [int(ledger.sum_ids(ids[0][mask]))] if mask is not None else ledger.sum_steps(ids).tolist()
     return FrameMeta(
@@ -179,9 +185,8 @@ def _fill(
         blocks=blocks,
         ids_offset=ids_offset,
         mask_offset=mask_offset,
-        sums=sums,
-        epoch_sums=[] if lanes.spec.aligned else _epoch_sums(shape, parts, ids),
-        used_bytes=cursor.at,
+        sums=tuple(sums),
+        epoch_sums=() if lanes.spec.aligned else _epoch_sums(shape, parts, ids),
     )
 
 
@@ -223,7 +228,7 @@ def _column(
     copies: list[Copy],
     windows: dict[WindowKey, Window],
     cursor: _Cursor,
-) -> BlockMeta:
+) -> Block:
     steps, rows = shape.steps, shape.rows
     if column.ragged:
         block = _ragged_block(index, column, shape, copies, windows, cursor)
@@ -233,9 +238,9 @@ def _column(
         for copy in copies:
             data = windows[copy.key].columns[index]
             _copy_rows(out, data.values, copy)
-        block = BlockMeta(offset)
+        block = Block(offset)
     if column.nullable:
-        block.validity = _validity_block(index, shape, copies, windows, cursor)
+        block = replace(block, validity=_validity_block(index, shape, copies, windows, cursor))
     return block
 
 
@@ -262,7 +267,7 @@ def _ragged_block(
     copies: list[Copy],
     windows: dict[WindowKey, Window],
     cursor: _Cursor,
-) -> BlockMeta:
+) -> Block:
     steps, rows = shape.steps, shape.rows
     offsets_at, raw = cursor.block(8 * steps * (rows + 1))
     offsets = raw.view(np.int64).reshape(steps, rows + 1)
@@ -288,15 +293,15 @@ def _ragged_block(
             start = totals[k] + int(offsets[k, at])
             piece = data.values[data.offsets[low] : data.offsets[high]]
             values[start : start + len(piece)] = piece
-    return BlockMeta(values_at, offsets_at, 0, totals)
+    return Block(values_at, offsets_at, 0, tuple(totals))
 
 
-def _epoch_sums(shape: Shape, copies: list[Copy], ids: NDArray[np.int64]) -> list[EpochSum]:
+def _epoch_sums(shape: Shape, copies: list[Copy], ids: NDArray[np.int64]) -> tuple[EpochSum, ...]:
     """Continuous: lanes are in epochs of their own, so that each step is summed up by epoch."""
     epochs = sorted({c.key.epoch for c in copies})
     if len(epochs) == 1:
         sums = ledger.sum_steps(ids).tolist()
-        return [EpochSum(k, epochs[0], shape.rows, int(s)) for k, s in enumerate(sums)]
+        return tuple(EpochSum(k, epochs[0], shape.rows, int(s)) for k, s in enumerate(sums))
     lap = np.zeros((shape.steps, shape.rows), dtype=np.int64)
     for copy in copies:
         lap[copy.step : copy.step + copy.steps, copy.at : copy.at + copy.rows] = copy.key.epoch
@@ -306,7 +311,7 @@ def _epoch_sums(shape: Shape, copies: list[Copy], ids: NDArray[np.int64]) -> lis
             mine = ids[k][lap[k] == epoch]
             if len(mine):
                 found.append(EpochSum(k, epoch, len(mine), ledger.sum_ids(mine)))
-    return found
+    return tuple(found)
 
 
 assert ALIGN % 8 == 0

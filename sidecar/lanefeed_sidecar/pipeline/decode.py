@@ -119,7 +119,7 @@ class Workers:
             return None
         began = time.perf_counter()
         chunk = reader.read(task.group.group)
-        self._stats.took(decode=time.perf_counter() - began)
+        self._stats.spend(decode=time.perf_counter() - began)
         self._count(task.group, chunk.rows, size)
         self._expect(task.group, chunk.rows)
         self._scatter(task, chunk, 0)
@@ -132,7 +132,7 @@ class Workers:
         at = 0
         began = time.perf_counter()
         for chunk in reader.stream(task.group.group, batch):
-            self._stats.took(decode=time.perf_counter() - began)
+            self._stats.spend(decode=time.perf_counter() - began)
             self._scatter(task, chunk, at)
             at += chunk.rows
             began = time.perf_counter()
@@ -155,7 +155,7 @@ class Workers:
         first_id = self._lanes.shard_start(task.group.shard) + self._groups.start(task.group)
         for window in task.windows:
             window.scatter(task.group, chunk, first_row, first_id)
-        self._stats.took(scatter=time.perf_counter() - began)
+        self._stats.spend(scatter=time.perf_counter() - began)
 
     def _reader(self, shard: int, readers: OrderedDict[int, ShardReader]) -> ShardReader:
         reader = readers.pop(shard, None)

@@ -1,61 +1,196 @@
 """The data plane of one pod: positions of its ranks in, frames out.
 
 The feed calls `seek` when a rank attaches and `fill` from one thread a rank. Everything else happens in decode threads.
+It owns the store and the decode threads, chooses slot and frame sizes, and refuses budgets that cannot work. Ranks are
+independent: each may be at another step and may seek at any time.
 """
 
+import os
 from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import NDArray
 
+from lanefeed_core.cursor import Cursor
+from lanefeed_core.errors import StreamError
 from lanefeed_core.lanes import Lanes
-from lanefeed_core.layout import Column
+from lanefeed_core.layout import SLOT_HEADER_BYTES, Column, fixed_frame_bytes
 from lanefeed_core.manifest import Manifest
 from lanefeed_core.podconfig import PodConfig
+from lanefeed_core.slices import lane_slices, rank_lanes, rank_slice
 from lanefeed_sidecar import formats
+from lanefeed_sidecar.errors import ConfigError
+from lanefeed_sidecar.pipeline.assemble import Copy, Shape, assemble, frame_copies, frame_keys
+from lanefeed_sidecar.pipeline.decode import OpenShard, Workers
 from lanefeed_sidecar.pipeline.frames import FrameMeta
+from lanefeed_sidecar.pipeline.needs import WindowKey
+from lanefeed_sidecar.pipeline.pieces import RowGroups
 from lanefeed_sidecar.pipeline.stats import Stats
+from lanefeed_sidecar.pipeline.store import Store
 
 __all__ = ["Engine"]
 
-OpenShard = Callable[[Manifest, int, tuple[Column, ...]], formats.ShardReader]
+#: A frame is about this large, so that signalling it (about 100 us) costs little, and holds at most so many steps.
+_FRAME_BYTES = 2 << 20
+_MAX_STEPS = 256
+_MIN_SLOT_BYTES = 4 << 20
 
 
 class Engine:
-    """Decodes, shuffles and batches for the ranks of one pod."""
-
-    lanes: Lanes
-    columns: tuple[Column, ...]
-    #: Bytes of a slot: config.slot_bytes, or chosen from the row sizes.
-    slot_bytes: int
-    #: Total steps at which the stream ends; 0: never.
-    total_steps: int
-    ranks: range
+    """Decodes, shuffles and batches for the ranks of one pod. Thread-safe: one filling thread per rank, seeks from any."""
 
     def __init__(
         self, config: PodConfig, manifest: Manifest, *, stats: Stats, open_shard: OpenShard = formats.open_shard
     ) -> None:
-        """Check sizes and budget. Raises ConfigError."""
-        raise NotImplementedError
+        """Check sizes and budgets. Raises ConfigError; nothing is read before `start`."""
+        self.ranks = config.plan.ranks(config.pod_index)
+        self.columns: tuple[Column, ...] = formats.delivered_columns(manifest, config.columns)
+        try:
+            self.lanes = Lanes(config.spec, manifest.shard_rows)
+            config.plan.check(config.spec.global_batch_size)
+        except StreamError as error:
+            raise ConfigError(str(error)) from None
+        self._world = config.plan.world
+        self._stats = stats
+        #: Total steps at which the stream ends; 0: never.
+        self.total_steps = _total_steps(config, self.lanes)
+        self._rank_lanes = {rank: rank_lanes(self.lanes, self._world, rank) for rank in self.ranks}
+        self._row_bytes = self._window_row_bytes(manifest)
+        self._check_budget(config)
+        #: Bytes of a slot: config.slot_bytes, or chosen from the row sizes.
+        self.slot_bytes = config.slot_bytes or self._choose_slot_bytes(manifest)
+        groups = RowGroups(manifest)
+        self._store = Store(
+            self.lanes,
+            groups,
+            self.columns,
+            self._rank_lanes,
+            stop=self.total_steps,
+            budget=config.read_ahead_bytes,
+            row_bytes=self._row_bytes,
+            stats=stats,
+        )
+        self._workers = Workers(
+            self._store,
+            manifest,
+            self.lanes,
+            groups,
+            self.columns,
+            threads=config.decode_threads or max(1, min(4, len(os.sched_getaffinity(0)))),
+            budget=config.read_ahead_bytes,
+            open_shard=open_shard,
+            stats=stats,
+        )
+        self._ramp = dict.fromkeys(self.ranks, 1)
+
+    def _window_row_bytes(self, manifest: Manifest) -> float:
+        """Bytes of a row in a window: fixed columns exactly, ragged ones by the files' metadata."""
+        fixed = 8 + sum(c.row_bytes + c.nullable for c in self.columns if not c.ragged)
+        ragged = [c for c in self.columns if c.ragged]
+        return fixed + (8 * len(ragged) + manifest.row_bytes if ragged else 0)
+
+    def _check_budget(self, config: PodConfig) -> None:
+        lanes = sorted({lane for found in self._rank_lanes.values() for lane in found})
+        rows = sum(min(2 * self.lanes.spec.window, self.lanes.lane_rows(lane)) for lane in lanes)
+        needed = int(rows * self._row_bytes)
+        if needed > config.read_ahead_bytes:
+            raise ConfigError(
+                f"sidecar.readAheadBytes is {config.read_ahead_bytes} and two open windows for each of this pod's "
+                f"{len(lanes)} lanes take {needed} bytes ({self.lanes.spec.window} rows of about {self._row_bytes:.0f} "
+                "bytes): raise sidecar.readAheadBytes, or lower shuffle.window or batching.lanes for a new job"
+            )
+
+    def rank_rows(self, rank: int) -> int:
+        """Rows of a rank's full batch."""
+        low, high = rank_slice(self.lanes.spec.global_batch_size, self._world, rank)
+        return high - low
+
+    def _choose_slot_bytes(self, manifest: Manifest) -> int:
+        rows = max(self.rank_rows(rank) for rank in self.ranks)
+        batch = fixed_frame_bytes(list(self.columns), rows, 1, mask=True)
+        if any(c.ragged for c in self.columns):
+            batch += int(4 * rows * manifest.row_bytes)
+        return max(_MIN_SLOT_BYTES, -(-batch // 4096) * 4096)
 
     def start(self) -> None:
-        """Start decoding."""
-        raise NotImplementedError
+        """Start decoding for the ranks that have a position."""
+        self._workers.start()
 
     def close(self) -> None:
-        """Stop all threads; prompt, may be called again."""
-        raise NotImplementedError
+        """Stop all threads after the row groups in hand; may be called again."""
+        self._workers.close()
 
     def seek(self, rank: int, step: int) -> None:
-        """The rank's stream goes on at total step `step`."""
-        raise NotImplementedError
+        """The rank's stream goes on at this total step, forwards or backwards."""
+        self._ramp[rank] = 1
+        self._store.seek(rank, step)
+
+    def forget(self, rank: int) -> None:
+        """Nothing is read ahead for the rank until it seeks again."""
+        self._store.forget(rank)
 
     def fill(
         self, rank: int, step: int, slot: NDArray[np.uint8], *, cancelled: Callable[[], bool]
     ) -> FrameMeta | None:
-        """Assemble the frame that starts at total step `step`; None at the end or when cancelled."""
-        raise NotImplementedError
+        """Fill the slot with the frame that begins at total step `step`; waits for the windows.
+
+        Returns None at the end of the stream, or when cancelled. Raises DataError, BatchTooLarge.
+        """
+        if self.total_steps and step >= self.total_steps:
+            return None
+        shape = self._shape(rank, step)
+        copies = frame_copies(self.lanes, lane_slices(self.lanes, self._world, rank, shape.step), shape)
+        needed = self._store.acquire(frame_keys([c for c in copies if c.step == 0]), cancelled=cancelled)
+        if needed is None:
+            return None
+        self._store.release(needed)
+        shape = shape.cut(self._ready_steps(copies, shape.steps))
+        copies = [c for c in copies if c.step < shape.steps]
+        windows = self._store.acquire(frame_keys(copies), cancelled=cancelled)
+        if windows is None:
+            return None
+        try:
+            meta = assemble(self.lanes, self.columns, shape, copies, windows, slot, self._stats)
+        finally:
+            self._store.release(windows)
+        self._ramp[rank] = min(_MAX_STEPS, self._ramp[rank] * 2)
+        self._store.advance(rank, step + meta.steps)
+        self._stats.add(frames=1, batches=meta.steps, samples=meta.steps * meta.samples)
+        return meta
+
+    def _shape(self, rank: int, step: int) -> Shape:
+        lanes = self.lanes
+        at = Cursor.from_total(step, lanes.steps_per_epoch or 1, aligned=lanes.spec.aligned)
+        low, high = rank_slice(lanes.step_rows(at.step), self._world, rank)
+        if lanes.is_last_short(at.step):
+            return Shape(at.epoch, at.step, 1, high - low, step)
+        limit = min(self._frame_steps(high - low), self._ramp[rank])
+        if lanes.spec.aligned:
+            limit = min(limit, lanes.full_steps - at.step)
+        if self.total_steps:
+            limit = min(limit, self.total_steps - step)
+        return Shape(at.epoch, at.step, max(1, limit), high - low, step)
+
+    def _frame_steps(self, rows: int) -> int:
+        one = fixed_frame_bytes(list(self.columns), rows, 1)
+        spare = self.slot_bytes - SLOT_HEADER_BYTES
+        return max(1, min(_MAX_STEPS, _FRAME_BYTES // one, spare // one))
+
+    def _ready_steps(self, copies: list[Copy], steps: int) -> int:
+        """Steps from the first that can be copied now."""
+        known: dict[WindowKey, bool] = {}
+        for copy in copies:
+            if copy.step < steps and not known.setdefault(copy.key, self._store.whole(copy.key)):
+                steps = max(1, copy.step)
+        return steps
 
     def memory(self) -> dict[str, int]:
-        """Bytes by use."""
-        raise NotImplementedError
+        """Bytes by use, and the number of open windows."""
+        return self._store.figures()
+
+
+def _total_steps(config: PodConfig, lanes: Lanes) -> int:
+    """Total step at which the stream ends; 0: never."""
+    by_epochs = config.epochs * lanes.steps_per_epoch if config.spec.aligned else 0
+    limits = [n for n in (by_epochs, config.max_steps) if n]
+    return min(limits) if limits else 0

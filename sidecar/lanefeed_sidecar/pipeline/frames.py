@@ -3,12 +3,9 @@
 Called by `assemble`, which fills slots, and by the feed, which sends the description. `lanefeed_core.layout` has the rules.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from lanefeed_core.layout import SLOT_HEADER_BYTES, Column, aligned
-
-__all__ = ["Block", "EpochSum", "FrameMeta", "Layout", "lay_out"]
+__all__ = ["Block", "EpochSum", "FrameMeta"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,39 +45,3 @@ class FrameMeta:
     #: Ledger sum of each step; empty where `epoch_sums` replaces it.
     sums: tuple[int, ...] = ()
     epoch_sums: tuple[EpochSum, ...] = field(default=())
-
-
-@dataclass(frozen=True, slots=True)
-class Layout:
-    """Where the blocks of a frame lie. `total` is the first byte after it."""
-
-    ids: int
-    mask: int
-    blocks: tuple[Block, ...]
-    total: int
-
-
-def lay_out(
-    columns: Sequence[Column], rows: int, steps: int, *, mask: bool, starts: Sequence[Sequence[int]] = ()
-) -> Layout:
-    """Blocks of a frame of `steps` x `rows`; `starts` holds, for each ragged column in order, its K + 1 element starts."""
-    ids = at = SLOT_HEADER_BYTES
-    at += aligned(8 * rows * steps)
-    mask_at = at if mask else 0
-    at += aligned(rows * steps) if mask else 0
-    blocks = []
-    ragged = iter(starts)
-    for column in columns:
-        offsets = validity = 0
-        begins: tuple[int, ...] = ()
-        if column.ragged:
-            offsets = at
-            at += aligned(8 * (rows + 1) * steps)
-            begins = tuple(next(ragged))
-        if column.nullable:
-            validity = at
-            at += aligned(rows * steps)
-        values = at
-        at += aligned(column.itemsize * begins[-1] if column.ragged else column.row_bytes * rows * steps)
-        blocks.append(Block(values, offsets, validity, begins))
-    return Layout(ids, mask_at, tuple(blocks), at)

@@ -158,7 +158,7 @@ class Store:
             while not cancelled():
                 task = self._choose()
                 if task:
-                    self._stats.waited("decode", "slots and budget", time.monotonic() - began)
+                    self._stats.wait("decode", "work", time.monotonic() - began)
                     return task
                 self.changed.wait(0.5)
         return None
@@ -221,10 +221,8 @@ class Store:
 
     # ---- reading -----------------------------------------------------------------------------------------------
 
-    def acquire(
-        self, keys: list[WindowKey], *, cancelled: Callable[[], bool], wait: bool
-    ) -> dict[WindowKey, Window] | None:
-        """The windows, whole and held until `release`; None if cancelled, or if `wait` is False and one is not whole.
+    def acquire(self, keys: list[WindowKey], *, cancelled: Callable[[], bool]) -> dict[WindowKey, Window] | None:
+        """Wait for the windows; they are whole and held until `release`. None if cancelled.
 
         Raises the error of a window whose shard cannot be read.
         """
@@ -238,10 +236,9 @@ class Store:
                 if len(found) == len(keys) and all(w.whole for w in found.values()):
                     for window in found.values():
                         window.readers += 1
-                    if wait:
-                        self._stats.waited("assemble", "windows", time.monotonic() - began)
+                    self._stats.wait("assemble", "decode", time.monotonic() - began)
                     return found
-                if not wait or cancelled():
+                if cancelled():
                     return None
                 if len(found) < len(keys):
                     self._plan()
