@@ -1,11 +1,12 @@
 # Two commands on a fresh machine: `make demo` and `make test`. CONTRIBUTING.md lists the rest.
 VENV ?= .venv
 PYTHON ?= python3
+WORKERS ?= 2
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: venv demo test check bench bench-quick bench-peers chaos proto clean
+.PHONY: venv demo test test-slow check bench bench-quick bench-peers chaos proto clean
 
 venv: $(STAMP)
 
@@ -21,7 +22,10 @@ demo: $(STAMP)
 	$(BIN)/python examples/demo/run_demo.py
 
 test: $(STAMP)
-	$(BIN)/python -m pytest -n 2 --dist loadgroup tests
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup -m "not slow and not bench" tests
+
+test-slow: $(STAMP)
+	$(BIN)/python -m pytest -m "slow and not bench" tests
 
 check: $(STAMP)
 	$(BIN)/ruff check .

@@ -1,4 +1,4 @@
-"""Generates the protobuf code beside lanefeed.proto; `--check` only says whether it is up to date."""
+"""Generates the protobuf code beside each .proto of the core; `--check` only says whether it is up to date."""
 
 import sys
 import tempfile
@@ -6,19 +6,25 @@ from pathlib import Path
 
 from grpc_tools import protoc
 
+#: protoc runs from here, so that generated files import each other as `lanefeed_core.proto.X_pb2`.
 ROOT = Path(__file__).resolve().parent.parent / "trainer_lib"
-PROTO = "lanefeed_core/proto/lanefeed.proto"
-MADE = ("lanefeed_pb2.py", "lanefeed_pb2.pyi", "lanefeed_pb2_grpc.py")
+FOLDER = Path("lanefeed_core/proto")
 
 
 def generate(out: Path) -> None:
-    """Run protoc into `out`; exits on an error of the proto file."""
-    target = f"{out}"
-    code = protoc.main(
-        ["protoc", f"-I{ROOT}", f"--python_out={target}", f"--pyi_out={target}", f"--grpc_python_out={target}", PROTO]
-    )
+    """Run protoc into `out`; exits on an error of a proto file."""
+    protos = sorted(str(p.relative_to(ROOT)) for p in (ROOT / FOLDER).glob("*.proto"))
+    if not protos:
+        sys.exit(f"no .proto file in {ROOT / FOLDER}")
+    outs = [f"--{kind}_out={out}" for kind in ("python", "pyi", "grpc_python")]
+    code = protoc.main(["protoc", f"-I{ROOT}", *outs, *protos])
     if code:
         sys.exit(f"protoc failed with {code}")
+
+
+def generated(root: Path) -> dict[str, str]:
+    """The text of every generated file below `root`, by name."""
+    return {p.name: p.read_text() for p in sorted((root / FOLDER).glob("*_pb2*.py*")) if p.suffix in {".py", ".pyi"}}
 
 
 def main() -> None:
@@ -28,11 +34,10 @@ def main() -> None:
         return
     with tempfile.TemporaryDirectory() as folder:
         generate(Path(folder))
-        made = Path(folder) / PROTO
-        for name in MADE:
-            here = ROOT / Path(PROTO).parent / name
-            if not here.exists() or here.read_text() != (made.parent / name).read_text():
-                sys.exit(f"{here} is not what protoc makes of {PROTO}: run `make proto`")
+        want, have = generated(Path(folder)), generated(ROOT)
+    wrong = sorted(name for name in want.keys() | have.keys() if want.get(name) != have.get(name))
+    if wrong:
+        sys.exit(f"{', '.join(wrong)} in {ROOT / FOLDER}: not what protoc makes of the .proto files; run `make proto`")
     print("generated protobuf code is up to date")
 
 
