@@ -7,7 +7,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class AttachRequest(_message.Message):
-    __slots__ = ("protocol", "rank", "world", "plan_generation", "state_json", "resume_at", "resuming", "pid", "version")
+    __slots__ = ("protocol", "rank", "world", "plan_generation", "state_json", "resume_at", "resuming", "pid", "version", "peek", "session", "held")
     PROTOCOL_FIELD_NUMBER: _ClassVar[int]
     RANK_FIELD_NUMBER: _ClassVar[int]
     WORLD_FIELD_NUMBER: _ClassVar[int]
@@ -17,6 +17,9 @@ class AttachRequest(_message.Message):
     RESUMING_FIELD_NUMBER: _ClassVar[int]
     PID_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
+    PEEK_FIELD_NUMBER: _ClassVar[int]
+    SESSION_FIELD_NUMBER: _ClassVar[int]
+    HELD_FIELD_NUMBER: _ClassVar[int]
     protocol: int
     rank: int
     world: int
@@ -26,7 +29,10 @@ class AttachRequest(_message.Message):
     resuming: bool
     pid: int
     version: str
-    def __init__(self, protocol: _Optional[int] = ..., rank: _Optional[int] = ..., world: _Optional[int] = ..., plan_generation: _Optional[int] = ..., state_json: _Optional[str] = ..., resume_at: _Optional[int] = ..., resuming: _Optional[bool] = ..., pid: _Optional[int] = ..., version: _Optional[str] = ...) -> None: ...
+    peek: bool
+    session: str
+    held: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, protocol: _Optional[int] = ..., rank: _Optional[int] = ..., world: _Optional[int] = ..., plan_generation: _Optional[int] = ..., state_json: _Optional[str] = ..., resume_at: _Optional[int] = ..., resuming: _Optional[bool] = ..., pid: _Optional[int] = ..., version: _Optional[str] = ..., peek: _Optional[bool] = ..., session: _Optional[str] = ..., held: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class AttachReply(_message.Message):
     __slots__ = ("session", "arena_path", "arena_bytes", "slot_bytes", "slots", "stream_json", "start", "last_commit")
@@ -65,18 +71,20 @@ class Begin(_message.Message):
     def __init__(self, session: _Optional[str] = ..., rank: _Optional[int] = ...) -> None: ...
 
 class Progress(_message.Message):
-    __slots__ = ("released", "consumed", "wait_seconds", "step_seconds", "copied_batches")
+    __slots__ = ("released", "consumed", "wait_seconds", "step_seconds", "copied_batches", "finished")
     RELEASED_FIELD_NUMBER: _ClassVar[int]
     CONSUMED_FIELD_NUMBER: _ClassVar[int]
     WAIT_SECONDS_FIELD_NUMBER: _ClassVar[int]
     STEP_SECONDS_FIELD_NUMBER: _ClassVar[int]
     COPIED_BATCHES_FIELD_NUMBER: _ClassVar[int]
+    FINISHED_FIELD_NUMBER: _ClassVar[int]
     released: _containers.RepeatedScalarFieldContainer[int]
     consumed: int
     wait_seconds: float
     step_seconds: float
     copied_batches: int
-    def __init__(self, released: _Optional[_Iterable[int]] = ..., consumed: _Optional[int] = ..., wait_seconds: _Optional[float] = ..., step_seconds: _Optional[float] = ..., copied_batches: _Optional[int] = ...) -> None: ...
+    finished: bool
+    def __init__(self, released: _Optional[_Iterable[int]] = ..., consumed: _Optional[int] = ..., wait_seconds: _Optional[float] = ..., step_seconds: _Optional[float] = ..., copied_batches: _Optional[int] = ..., finished: _Optional[bool] = ...) -> None: ...
 
 class ServerMessage(_message.Message):
     __slots__ = ("frames", "stop_at", "end", "failure", "committed")
