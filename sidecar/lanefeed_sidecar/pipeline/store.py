@@ -94,7 +94,9 @@ class Store:
         for rank, position in self._positions.items():
             crossing: list[int] = []
             for lane in self._rank_lanes[rank]:
-                found = lane_needs(self._lanes, lane, position, self._stop, _AHEAD)
+                # A step reads several windows of a lane where they are smaller than its share.
+                ahead = _AHEAD + self._lanes.share(lane) // self._lanes.spec.window
+                found = lane_needs(self._lanes, lane, position, self._stop, ahead)
                 crossing += [n.last + 1 for n in found[:1]]
                 for need in found:
                     distance = need.first - position
