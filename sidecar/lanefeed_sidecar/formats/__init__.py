@@ -30,14 +30,16 @@ def delivered_columns(manifest: Manifest, selected: tuple[str, ...]) -> tuple[Co
         if name not in fields:
             near = difflib.get_close_matches(name, fields, 1)
             hint = f"did you mean {near[0]!r}? " if near else ""
-            raise ConfigError(f"data.columns names {name!r}, which the dataset does not have: {hint}It has {', '.join(fields)}")
+            raise ConfigError(
+                f"data.columns names {name!r}, which the dataset does not have: {hint}It has {', '.join(fields)}"
+            )
     columns = []
     for name in selected or tuple(fields):
         made = column_of(name, fields[name].type, nullable=fields[name].nullable)
         if isinstance(made, Unsupported):
             raise ConfigError(
-                f"column {name!r} ({fields[name].type}) cannot be delivered: {made.reason}; leave it out with data.columns, "
-                "or write it as a supported type"
+                f"column {name!r} ({fields[name].type}) cannot be delivered: {made.reason}; leave it out with "
+                "data.columns, or write it as a supported type"
             )
         columns.append(made)
     return tuple(columns)

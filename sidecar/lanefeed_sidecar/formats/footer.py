@@ -5,7 +5,7 @@ import struct
 
 import xxhash
 
-__all__ = ["FooterError", "fingerprint", "sniff"]
+__all__ = ["FooterError", "fingerprint", "has_page_checksum", "sniff"]
 
 _PARQUET = b"PAR1"
 _ARROW = b"ARROW1"
@@ -40,3 +40,23 @@ def fingerprint(path: str, kind: str) -> str:
             raise FooterError(f"its footer says {length} bytes and the file has {size} (truncated or corrupt)")
         file.seek(size - tail_size - length)
         return str(xxhash.xxh3_128_hexdigest(file.read(length)))
+
+
+def has_page_checksum(path: str, offset: int) -> bool | None:
+    """Whether the Parquet page whose header begins at `offset` carries a CRC; None if the header cannot be read.
+
+    The header is a Thrift struct in the compact protocol: type, uncompressed size, compressed size (all i32, always
+    there), then the optional CRC as field 4.
+    """
+    with open(path, "rb") as file:
+        file.seek(offset)
+        head = file.read(32)
+    at = 0
+    for _ in range(3):
+        if at >= len(head) or head[at] != 0x15:
+            return None
+        at += 1
+        while at < len(head) and head[at] & 0x80:
+            at += 1
+        at += 1
+    return head[at] == 0x15 if at < len(head) else None

@@ -1,32 +1,28 @@
 """Readers of one shard: Parquet and Arrow IPC from local files.
 
-`open_shard` checks that the file is still the one that the manifest lists, then gives a reader, which belongs to one
-thread (pyarrow's ParquetFile is not safe to share). Every error names the file, the row group and what to do.
+Called by the pipeline's decode threads through `open_shard`, which checks that the file is still the one that the
+manifest lists. A reader belongs to one thread (pyarrow's ParquetFile is not safe to share). Every error names the
+file, the row group and what to do. What a file declares of itself is checked against the manifest, never trusted.
 """
 
 import os
-import threading
 from collections.abc import Iterator
 from typing import Protocol
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-import xxhash
 
 from lanefeed_core.layout import Column
-from lanefeed_core.manifest import Manifest, Shard
+from lanefeed_core.manifest import Manifest
 from lanefeed_sidecar.errors import DataError
 from lanefeed_sidecar.formats.chunk import Chunk
-from lanefeed_sidecar.formats.convert import ConvertError, to_chunk
-from lanefeed_sidecar.formats.footer import fingerprint
+from lanefeed_sidecar.formats.convert import Converter, ConvertError, convert, converter
+from lanefeed_sidecar.formats.identity import REMEDY, check_content, check_identity
 
 __all__ = ["ShardReader", "open_shard"]
 
-_REMEDY = "restore the file, or make a new manifest with `lanefeed index` and start a new job"
-
-#: Shards whose content digest was checked in this process; they are immutable.
-_verified: set[tuple[str, str]] = set()
-_verified_lock = threading.Lock()
+#: What decoding untrusted bytes may raise: Arrow's own, its OSErrors, and NumPy's about sizes that do not fit.
+_DECODE_ERRORS = (pa.ArrowException, OSError, ConvertError, ValueError)
 
 
 class ShardReader(Protocol):
@@ -41,7 +37,7 @@ class ShardReader(Protocol):
         ...
 
     def close(self) -> None:
-        """Close the file."""
+        """Close the file; chunks that were read stay valid."""
         ...
 
 
@@ -52,96 +48,102 @@ def open_shard(manifest: Manifest, shard_index: int, columns: tuple[Column, ...]
     """
     shard = manifest.shards[shard_index]
     path = os.path.join(manifest.root, shard.path)
-    _check_identity(path, shard, manifest.format)
-    _check_content(path, shard)
+    check_identity(path, shard, manifest.format)
+    check_content(path, shard)
+    kind = _ArrowReader if manifest.format == "arrow" else _ParquetReader
     try:
-        if manifest.format == "arrow":
-            return _ArrowReader(path, columns)
-        return _ParquetReader(path, columns)
-    except (pa.ArrowException, OSError) as error:
-        raise DataError(f"shard {path} cannot be opened: {error}; {_REMEDY}") from error
+        return kind(path, shard.row_groups, columns)
+    except _DECODE_ERRORS as error:
+        raise DataError(f"shard {path} cannot be opened: {error}; {REMEDY}") from error
 
 
-def _check_identity(path: str, shard: Shard, kind: str) -> None:
-    try:
-        stat = os.stat(path)
-    except OSError as error:
-        raise DataError(f"shard {path} cannot be read: {error.strerror}; {_REMEDY}") from error
-    if stat.st_size != shard.size:
-        raise DataError(
-            f"shard {path} was replaced since the manifest was made: it has {stat.st_size} bytes and had {shard.size}; "
-            f"{_REMEDY}"
-        )
-    if str(stat.st_mtime_ns) == shard.etag:
-        return
-    found = fingerprint(path, kind)
-    if found != shard.fingerprint:
-        raise DataError(
-            f"shard {path} was replaced since the manifest was made: its footer is {found} and was {shard.fingerprint}; "
-            f"{_REMEDY}"
-        )
+class _Columns:
+    """Where the delivered columns lie in a shard's schema, and how each is converted."""
+
+    def __init__(self, schema: pa.Schema, columns: tuple[Column, ...]) -> None:
+        self.columns = columns
+        self._places = [_place(schema, column.name) for column in columns]
+        self._converters: list[Converter] = []
+        for column, (top, child) in zip(columns, self._places, strict=True):
+            kind = schema.field(top).type
+            self._converters.append(converter(column, kind.field(child).type if child else kind))
+        self._steps: list[tuple[Column, int, str, Converter]] | None = None
+        self.tops = [name for name in schema.names if any(name == top for top, _ in self._places)]
+
+    def chunk(self, table: pa.Table | pa.RecordBatch, rows: int) -> Chunk:
+        """The delivered columns of a decoded table of `rows` rows; every table of a shard has the same columns."""
+        if self._steps is None:
+            at = {name: index for index, name in enumerate(table.schema.names)}
+            self._steps = [
+                (column, at[top], child, convert_piece)
+                for column, (top, child), convert_piece in zip(
+                    self.columns, self._places, self._converters, strict=True
+                )
+            ]
+        made = []
+        for column, index, child, convert_piece in self._steps:
+            array = table.column(index)
+            if child:
+                # Flattening a struct gives its own nulls to its fields.
+                array = array.flatten()[array.type.get_field_index(child)]
+            made.append(convert(column, convert_piece, array, rows))
+        return Chunk(rows, made)
 
 
-def _check_content(path: str, shard: Shard) -> None:
-    """Compare xxh3 of the whole file once per process, where the manifest has it."""
-    if not shard.content:
-        return
-    with _verified_lock:
-        if (path, shard.content) in _verified:
-            return
-    digest = xxhash.xxh3_64()
-    with open(path, "rb") as file:
-        while block := file.read(4 << 20):
-            digest.update(block)
-    if digest.hexdigest() != shard.content:
-        raise DataError(
-            f"shard {path} is corrupt: its digest is {digest.hexdigest()} and the manifest says {shard.content}; {_REMEDY}"
-        )
-    with _verified_lock:
-        _verified.add((path, shard.content))
+def _place(schema: pa.Schema, name: str) -> tuple[str, str]:
+    """(column, field of it or "") for a delivered column; "a.b" is field b of struct a, or a column of that name."""
+    if schema.get_field_index(name) >= 0:
+        return name, ""
+    for field in schema:
+        child = name.removeprefix(f"{field.name}.")
+        if child != name and pa.types.is_struct(field.type) and field.type.get_field_index(child) >= 0:
+            return field.name, child
+    raise ConvertError(f"column {name} is not in this shard, which has {', '.join(schema.names)}")
 
 
 class _ParquetReader:
     """One Parquet file, memory-mapped, page checksums verified where the file has them."""
 
-    def __init__(self, path: str, columns: tuple[Column, ...]) -> None:
+    def __init__(self, path: str, row_groups: tuple[int, ...], columns: tuple[Column, ...]) -> None:
         self._path = path
-        self._columns = columns
+        self._rows = row_groups
         self._file = pq.ParquetFile(path, memory_map=True, page_checksum_verification=True)
-        tops = {c.name.partition(".")[0] for c in columns}
-        names = self._file.schema_arrow.names
-        self._flatten = [c.name for c in columns if c.name not in names]
-        self._wanted = [n for n in names if n in tops]
+        try:
+            self._columns = _Columns(self._file.schema_arrow, columns)
+        except ConvertError:
+            self._file.close()
+            raise
+        # Leaves are selected by path, which for "a.b" is one field of a struct; None reads all without a look-up.
+        everything = len(columns) == len(self._file.schema_arrow) and all("." not in c.name for c in columns)
+        self._names = None if everything else [c.name for c in columns]
 
     def read(self, row_group: int) -> Chunk:
         """See ShardReader."""
-        rows = self._file.metadata.row_group(row_group).num_rows
         try:
-            table = self._file.read_row_group(row_group, columns=self._wanted, use_threads=False)
-            return self._chunk(table, rows)
-        except (pa.ArrowException, OSError, ConvertError, UnicodeDecodeError) as error:
+            table = self._file.read_row_group(row_group, columns=self._names, use_threads=False)
+            return self._columns.chunk(table, self._rows[row_group])
+        except _DECODE_ERRORS as error:
             raise self._error(row_group, error) from error
 
     def stream(self, row_group: int, batch_rows: int) -> Iterator[Chunk]:
         """See ShardReader."""
-        batches = self._file.iter_batches(batch_rows, row_groups=[row_group], columns=self._wanted, use_threads=False)
+        left = self._rows[row_group]
+        batches = self._file.iter_batches(batch_rows, row_groups=[row_group], columns=self._names, use_threads=False)
         while True:
             try:
                 batch = next(batches, None)
                 if batch is None:
-                    return
-                chunk = self._chunk(pa.Table.from_batches([batch]), batch.num_rows)
-            except (pa.ArrowException, OSError, ConvertError, UnicodeDecodeError) as error:
+                    break
+                left -= batch.num_rows
+                chunk = self._columns.chunk(batch, batch.num_rows)
+            except _DECODE_ERRORS as error:
                 raise self._error(row_group, error) from error
             yield chunk
+        if left:
+            raise self._error(row_group, f"it has {self._rows[row_group] - left} rows and should have {left} more")
 
-    def _chunk(self, table: pa.Table, rows: int) -> Chunk:
-        if self._flatten:
-            table = table.flatten()
-        return to_chunk(self._columns, [table.column(c.name) for c in self._columns], rows)
-
-    def _error(self, row_group: int, error: Exception) -> DataError:
-        return DataError(f"shard {self._path}, row group {row_group} cannot be decoded: {error}; {_REMEDY}")
+    def _error(self, row_group: int, error: Exception | str) -> DataError:
+        return DataError(f"shard {self._path}, row group {row_group} cannot be decoded: {error}; {REMEDY}")
 
     def close(self) -> None:
         """See ShardReader."""
@@ -151,28 +153,48 @@ class _ParquetReader:
 class _ArrowReader:
     """One Arrow IPC file; its record batches are the row groups. Batches are validated: files are untrusted."""
 
-    def __init__(self, path: str, columns: tuple[Column, ...]) -> None:
+    def __init__(self, path: str, row_groups: tuple[int, ...], columns: tuple[Column, ...]) -> None:
         self._path = path
-        self._columns = columns
+        self._rows = row_groups
         self._map = pa.memory_map(path)
-        self._file = pa.ipc.open_file(self._map)
+        try:
+            schema = pa.ipc.open_file(self._map).schema
+            self._columns = _Columns(schema, columns)
+            # Only wanted columns are decompressed.
+            wanted = [i for i, name in enumerate(schema.names) if name in self._columns.tops]
+            options = pa.ipc.IpcReadOptions(included_fields=wanted, use_threads=False)
+            self._file = pa.ipc.open_file(self._map, options=options)
+        except _DECODE_ERRORS:
+            self._map.close()
+            raise
 
     def read(self, row_group: int) -> Chunk:
         """See ShardReader."""
         try:
-            batch = self._file.get_batch(row_group)
-            batch.validate(full=True)
-            table = pa.Table.from_batches([batch])
-            if any(c.name not in table.column_names for c in self._columns):
-                table = table.flatten()
-            return to_chunk(self._columns, [table.column(c.name) for c in self._columns], batch.num_rows)
-        except (pa.ArrowException, OSError, ConvertError, UnicodeDecodeError) as error:
-            raise DataError(f"shard {self._path}, batch {row_group} cannot be decoded: {error}; {_REMEDY}") from error
+            batch = self._batch(row_group)
+            return self._columns.chunk(batch, batch.num_rows)
+        except _DECODE_ERRORS as error:
+            raise self._error(row_group, error) from error
 
     def stream(self, row_group: int, batch_rows: int) -> Iterator[Chunk]:
-        """See ShardReader; a mapped batch costs no memory, so it comes whole."""
-        del batch_rows
-        yield self.read(row_group)
+        """See ShardReader. A mapped batch costs no memory, a compressed one is decompressed whole."""
+        try:
+            batch = self._batch(row_group)
+            for start in range(0, batch.num_rows, batch_rows):
+                piece = batch.slice(start, batch_rows)
+                yield self._columns.chunk(piece, piece.num_rows)
+        except _DECODE_ERRORS as error:
+            raise self._error(row_group, error) from error
+
+    def _batch(self, row_group: int) -> pa.RecordBatch:
+        batch = self._file.get_batch(row_group)
+        if batch.num_rows != self._rows[row_group]:
+            raise ConvertError(f"it has {batch.num_rows} rows and should have {self._rows[row_group]}")
+        batch.validate(full=True)
+        return batch
+
+    def _error(self, row_group: int, error: Exception) -> DataError:
+        return DataError(f"shard {self._path}, record batch {row_group} cannot be decoded: {error}; {REMEDY}")
 
     def close(self) -> None:
         """See ShardReader."""

@@ -11,7 +11,8 @@ from dataclasses import dataclass, replace
 from lanefeed_core.manifest import Manifest, Shard
 from lanefeed_sidecar.errors import DataError
 from lanefeed_sidecar.formats import delivered_columns
-from lanefeed_sidecar.index.scan import BadShard, Scanned, content_digest, scan
+from lanefeed_sidecar.formats.identity import content_digest
+from lanefeed_sidecar.index.scan import BadShard, Scanned, scan
 from lanefeed_sidecar.index.schema import unify
 from lanefeed_sidecar.sources import list_shards
 
@@ -27,6 +28,8 @@ class IndexResult:
 
     manifest: Manifest
     skipped: tuple[tuple[str, str], ...]
+    #: Number of shards whose pages carry no checksums; 0 where all do or the format has none.
+    without_checksums: int = 0
 
 
 def build_manifest(
@@ -52,7 +55,7 @@ def build_manifest(
     empty = [(s.shard.path, "it has no rows") for s in scanned if not s.shard.rows]
     good = [s for s in scanned if s.shard.rows]
     if not good:
-        raise DataError(f"none of the {len(found.paths)} files of {', '.join(uris)} has a row that can be read")
+        raise DataError(_nothing_left(uris, empty, bad))
     kind = _one_kind(good)
     fields = unify([s.schema for s in good])
     shards = [s.shard for s in good]
@@ -67,7 +70,13 @@ def build_manifest(
         quarantined=tuple((os.path.relpath(p, found.root), reason) for p, reason in bad),
     )
     delivered_columns(manifest, columns)
-    return IndexResult(manifest, found.skipped + tuple(empty))
+    return IndexResult(manifest, found.skipped + tuple(empty), sum(s.page_checksums is False for s in good))
+
+
+def _nothing_left(uris: Sequence[str], empty: list[tuple[str, str]], bad: list[tuple[str, str]]) -> str:
+    reasons = [f"{path}: {reason}" for path, reason in empty] + [reason for _, reason in bad]
+    more = f"; and {len(reasons) - 3} more" if len(reasons) > 3 else ""
+    return f"data.uri {', '.join(uris)} has no row that can be read ({'; '.join(reasons[:3])}{more}): check the files"
 
 
 def _pool(threads: int) -> ThreadPoolExecutor:
@@ -101,8 +110,8 @@ def _one_kind(scanned: list[Scanned]) -> str:
     for other in scanned[1:]:
         if other.kind != first.kind:
             raise DataError(
-                f"two formats in one dataset: {first.shard.path} is {first.kind} and {other.shard.path} is {other.kind}; "
-                "index them as separate datasets"
+                f"two formats in one dataset: {first.shard.path} is {first.kind} and {other.shard.path} is "
+                f"{other.kind}; index them as separate datasets"
             )
     return first.kind
 

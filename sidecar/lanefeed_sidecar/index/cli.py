@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from lanefeed_core import manifest_codec
 from lanefeed_sidecar.errors import SidecarError
 from lanefeed_sidecar.index.build import IndexResult, build_manifest
-from lanefeed_sidecar.index.lint import lint
+from lanefeed_sidecar.index.lint import Finding, lint
 
 __all__ = ["main"]
 
@@ -32,7 +32,11 @@ def main(argv: Sequence[str]) -> int:
         print(f"{error.kind}: {error}", file=sys.stderr)
         return 2
     if args.out:
-        _write(args.out, manifest_codec.encode(result.manifest))
+        try:
+            _write(args.out, manifest_codec.encode(result.manifest))
+        except OSError as error:
+            print(f"ConfigError: --out {args.out} cannot be written: {error.strerror}", file=sys.stderr)
+            return 2
     print(json.dumps(_document(result)) if args.json else _text(result))
     return 0
 
@@ -76,10 +80,14 @@ def _document(result: IndexResult) -> dict[str, object]:
         "bytes": manifest.bytes,
         "row_bytes": manifest.row_bytes,
         "columns": [{"name": f.name, "type": f.type, "nullable": f.nullable} for f in manifest.fields],
-        "lint": [{"code": f.code, "what": f.what, "remedy": f.remedy} for f in lint(manifest)],
+        "lint": [{"code": f.code, "what": f.what, "remedy": f.remedy} for f in _findings(result)],
         "quarantined": [{"path": p, "reason": r} for p, r in manifest.quarantined],
         "skipped": [{"path": p, "reason": r} for p, r in result.skipped],
     }
+
+
+def _findings(result: IndexResult) -> list[Finding]:
+    return lint(result.manifest, without_checksums=result.without_checksums)
 
 
 def _text(result: IndexResult) -> str:
@@ -88,7 +96,7 @@ def _text(result: IndexResult) -> str:
         f"{manifest.rows} samples in {len(manifest.shards)} shards, {manifest.num_row_groups} row groups, "
         f"{manifest.bytes / 1e6:.1f} MB as {manifest.format}; digest {manifest.digest}",
         *(f"  {f.name}: {f.type}{' (nulls)' if f.nullable else ''}" for f in manifest.fields),
-        *(f"{f.code}: {f.what}; {f.remedy}" for f in lint(manifest)),
+        *(f"{f.code}: {f.what}; {f.remedy}" for f in _findings(result)),
         *(f"left out: {path}: {reason}" for path, reason in result.skipped),
     ]
     return "\n".join(lines)

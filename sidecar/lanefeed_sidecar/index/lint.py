@@ -1,8 +1,9 @@
-"""What would make a dataset read faster or restart finer: findings, each with its remedy. Called by the index command."""
+"""What would make a dataset read faster or restart finer: findings with remedies. Called by the index command."""
 
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from lanefeed_core.layout import Column
 from lanefeed_core.manifest import Manifest
@@ -22,21 +23,22 @@ class Finding:
     remedy: str
 
 
-def lint(manifest: Manifest) -> list[Finding]:
-    """All findings, the costliest kind first."""
+def lint(manifest: Manifest, *, without_checksums: int = 0) -> list[Finding]:
+    """All findings, the costliest kind first. without_checksums: shards whose pages carry none (IndexResult)."""
     sizes = np.array([b for s in manifest.shards for b in s.row_group_bytes], dtype=np.int64)
     found = [
         _huge(sizes),
         _tiny(sizes),
         _few(manifest),
         _skew(manifest),
+        _checksums(manifest, without_checksums),
         *(_column(manifest, f.name, f.type, f.nullable) for f in manifest.fields),
         _quarantined(manifest),
     ]
     return [f for f in found if f]
 
 
-def _huge(sizes: np.ndarray) -> Finding | None:
+def _huge(sizes: NDArray[np.int64]) -> Finding | None:
     big = int((sizes > 256 * _MIB).sum())
     if not big:
         return None
@@ -47,7 +49,7 @@ def _huge(sizes: np.ndarray) -> Finding | None:
     )
 
 
-def _tiny(sizes: np.ndarray) -> Finding | None:
+def _tiny(sizes: NDArray[np.int64]) -> Finding | None:
     small = int((sizes < _MIB).sum())
     if len(sizes) < 16 or small * 2 < len(sizes):
         return None
@@ -77,6 +79,17 @@ def _skew(manifest: Manifest) -> Finding | None:
         "skewed-shards",
         f"{largest.path} has {largest.rows} rows, the median shard {int(np.median(rows))}",
         "no harm to exactness (lanes cut across shards); split it where shards are copied or cached whole",
+    )
+
+
+def _checksums(manifest: Manifest, without: int) -> Finding | None:
+    if not without or all(s.content for s in manifest.shards):
+        return None
+    return Finding(
+        "no-page-checksums",
+        f"{without} of {len(manifest.shards)} shards carry no page checksums, and the manifest has no content digests",
+        "index with --digest Always, or write shards with page checksums (pyarrow: write_page_checksum=True): "
+        "until then a flipped bit may pass unseen",
     )
 
 

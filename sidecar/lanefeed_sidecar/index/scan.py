@@ -1,17 +1,20 @@
-"""Reads one shard's footer: rows, row groups, schema, nulls. Called by `build` in threads; decodes no data of Parquet."""
+"""Reads one shard's footer: rows, row groups, schema, nulls. Called by `build` in threads; decodes no data of Parquet.
+
+Arrow IPC files say little in their footer, so their record batches are mapped and their null counts looked at.
+"""
 
 import os
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-import xxhash
 
 from lanefeed_core.manifest import Shard
-from lanefeed_sidecar.formats.footer import FooterError, fingerprint, sniff
-from lanefeed_sidecar.index.schema import ShardSchema, flat_fields
+from lanefeed_sidecar.formats.footer import FooterError, fingerprint, has_page_checksum, sniff
+from lanefeed_sidecar.index.schema import Flat, ShardSchema, flat_fields, leaves
 
-__all__ = ["BadShard", "Scanned", "content_digest", "scan"]
+__all__ = ["BadShard", "Scanned", "scan"]
 
 
 class BadShard(Exception):
@@ -25,21 +28,22 @@ class Scanned:
     shard: Shard
     kind: str
     schema: ShardSchema
-    has_page_checksums: bool | None = None
+    #: Whether the first page carries a checksum; None where that is unknown or means nothing (Arrow).
+    page_checksums: bool | None = None
 
 
 def scan(path: str) -> Scanned:
     """Read the footer of a file. Raises BadShard."""
+    size = 0
     try:
         stat = os.stat(path)
+        size = stat.st_size
         kind = sniff(path)
         if not kind:
-            raise FooterError("it is neither Parquet nor an Arrow file by its first bytes")
-        mark = fingerprint(path, kind)
-        shard = Shard(path, stat.st_size, (), (), str(stat.st_mtime_ns), mark)
+            raise FooterError("it is neither Parquet nor an Arrow file by its first bytes" if size else "it is empty")
+        shard = Shard(path, size, (), (), str(stat.st_mtime_ns), fingerprint(path, kind))
         return _parquet(path, shard) if kind == "parquet" else _arrow(path, shard)
-    except (FooterError, pa.ArrowException, OSError, UnicodeDecodeError) as error:
-        size = os.path.getsize(path) if os.path.exists(path) else 0
+    except (FooterError, pa.ArrowException, OSError, ValueError) as error:
         why = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         raise BadShard(
             f"{path} ({size} bytes) cannot be read: {why}; remove or rewrite it, or set data.onCorrupt to Quarantine"
@@ -53,65 +57,77 @@ def _parquet(path: str, shard: Shard) -> Scanned:
         rows = tuple(g.num_rows for g in groups)
         if sum(rows) != meta.num_rows or min(rows, default=0) < 0:
             raise FooterError(f"its footer contradicts itself: {meta.num_rows} rows in all, {sum(rows)} in row groups")
-        flat = flat_fields(file.schema_arrow)
-        nulls = _parquet_nulls(meta, groups)
-        columns = {name: (kind, nulls.get(name, True)) for name, kind in flat.items()}
-        sizes = tuple(g.total_byte_size for g in groups)
-        return Scanned(replace(shard, row_groups=rows, row_group_bytes=sizes), "parquet", ShardSchema(path, columns))
+        schema = file.schema_arrow
+        flat = flat_fields(schema)
+        starts = dict(zip(flat, _first_leaves(schema), strict=True))
+        trusted = meta.created_by.startswith("parquet-cpp-arrow")
+        columns = {n: (c.kind, _may_hold_nulls(c, groups, starts[n], trusted)) for n, c in flat.items()}
+        made = replace(shard, row_groups=rows, row_group_bytes=tuple(max(0, g.total_byte_size) for g in groups))
+        return Scanned(made, "parquet", ShardSchema(path, columns), _page_checksums(path, groups))
 
 
-def _parquet_nulls(meta: pq.FileMetaData, groups: list[pq.RowGroupMetaData]) -> dict[str, bool]:
-    """Column -> whether it may hold nulls, by statistics and the schema's own word. Lists: the schema's word only."""
-    found: dict[str, bool] = {}
-    for index in range(meta.num_columns):
-        column = meta.schema.column(index)
-        name = column.path.removesuffix(".list.element").removesuffix(".list.item").removesuffix(".bag.array_element")
-        if column.max_definition_level == 0:
-            found[name] = False
-            continue
-        if column.max_repetition_level:
-            # Statistics count null elements; whether a list itself is null only the levels say.
-            found[name] = _list_may_be_null(groups, index)
-            continue
-        parts = [g.column(index) for g in groups if g.num_rows]
-        stats = [p.statistics for p in parts]
-        known = all(s is not None and s.has_null_count for s in stats)
-        found[name] = any(s.null_count for s in stats) if known else True
-    return found
+def _first_leaves(schema: pa.Schema) -> Iterator[int]:
+    """For each flat column the index of its first Parquet column; Parquet numbers leaves depth first."""
+    at = 0
+    for field in schema:
+        parts = list(field.type) if pa.types.is_struct(field.type) else [field]
+        for part in parts:
+            yield at
+            at += leaves(part.type)
 
 
-def _list_may_be_null(groups: list[pq.RowGroupMetaData], index: int) -> bool:
-    """False where every leaf value is there: no null elements, no empty or null lists can hide behind num_values."""
+def _may_hold_nulls(column: Flat, groups: list[pq.RowGroupMetaData], leaf: int, trusted: bool) -> bool:
+    """By the schema's word, else by statistics; unknown is True.
+
+    Statistics of a list count null elements, and with Arrow's writer null and empty lists too. Other writers differ in
+    that, so their lists are believed only where the schema allows no nulls.
+    """
+    if not column.may_be_null:
+        return False
+    if pa.types.is_nested(column.kind) and not trusted:
+        return True
     for group in groups:
-        column = group.column(index)
-        stats = column.statistics
-        if stats is None or not stats.has_null_count or stats.null_count:
+        if group.num_rows == 0:
+            continue
+        statistics = group.column(leaf).statistics
+        if statistics is None or not statistics.has_null_count or statistics.null_count:
             return True
     return False
 
 
+def _page_checksums(path: str, groups: list[pq.RowGroupMetaData]) -> bool | None:
+    for group in groups:
+        if group.num_rows and group.num_columns:
+            first = group.column(0)
+            return has_page_checksum(path, first.dictionary_page_offset or first.data_page_offset)
+    return None
+
+
 def _arrow(path: str, shard: Shard) -> Scanned:
     with pa.memory_map(path) as source, pa.ipc.open_file(source) as file:
+        flat = flat_fields(file.schema)
         rows, sizes = [], []
-        nulls: dict[str, bool] = {}
+        nulls = dict.fromkeys(flat, False)
         for index in range(file.num_record_batches):
             batch = file.get_batch(index)
+            batch.validate()
             rows.append(batch.num_rows)
             sizes.append(batch.nbytes)
-            table = pa.Table.from_batches([batch])
-            if any(pa.types.is_struct(f.type) for f in table.schema):
-                table = table.flatten()
-            for name in table.column_names:
-                nulls[name] = nulls.get(name, False) or table.column(name).null_count > 0
-        columns = {n: (kind, nulls.get(n, False)) for n, kind in flat_fields(file.schema).items()}
+            for name, array in zip(flat, _flat_arrays(batch), strict=True):
+                nulls[name] = nulls[name] or _has_nulls(array)
+        columns = {name: (column.kind, nulls[name]) for name, column in flat.items()}
         made = replace(shard, row_groups=tuple(rows), row_group_bytes=tuple(sizes))
         return Scanned(made, "arrow", ShardSchema(path, columns))
 
 
-def content_digest(path: str) -> str:
-    """xxh3-64 of the whole file, 16 hex digits."""
-    digest = xxhash.xxh3_64()
-    with open(path, "rb") as file:
-        while block := file.read(4 << 20):
-            digest.update(block)
-    return str(digest.hexdigest())
+def _flat_arrays(batch: pa.RecordBatch) -> Iterator[pa.Array]:
+    for array in batch.columns:
+        if pa.types.is_struct(array.type):
+            yield from array.flatten()
+        else:
+            yield array
+
+
+def _has_nulls(array: pa.Array) -> bool:
+    """Null rows; in a dictionary array also rows that point to a null of the dictionary."""
+    return array.null_count > 0 or (pa.types.is_dictionary(array.type) and array.dictionary.null_count > 0)
