@@ -1,0 +1,1 @@
+"""The command `lanefeed`: one module a command, `main` joins them. Errors are one line, never a traceback."""

@@ -1,0 +1,44 @@
+"""What the commands share: options, and finding a job by its name or its YAML."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from lanefeed_operator.api.spec import Job
+from lanefeed_operator.local.admission import read_job, stored_job
+from lanefeed_operator.local.errors import LocalError, UnknownJob
+from lanefeed_operator.local.store import JobStore, find, state_root
+
+__all__ = ["JobArgument", "StateDir", "is_file", "locate", "stored"]
+
+StateDir = Annotated[
+    Path | None, typer.Option("--state-dir", help="Folder of all jobs' states (default: .lanefeed here).")
+]
+JobArgument = Annotated[str, typer.Argument(metavar="JOB", help="Name of a job that was run here, or its YAML.")]
+
+
+def is_file(job: str) -> bool:
+    """Whether the argument names a YAML file rather than a job."""
+    return job.endswith((".yaml", ".yml", ".json")) or Path(job).is_file()
+
+
+def locate(job: str, state_dir: Path | None) -> JobStore:
+    """The state folder of a job that was run. Raises UnknownJob, naming the known ones."""
+    root = state_root(state_dir)
+    return find(root, read_job(Path(job)).metadata.name if is_file(job) else job)
+
+
+def stored(job: str, state_dir: Path | None) -> tuple[JobStore, Job]:
+    """The state folder and the stored job with its status."""
+    store = locate(job, state_dir)
+    found = stored_job(store)
+    if found is None:
+        raise UnknownJob(f"{store.status_file} is empty: run the job first")
+    return store, found
+
+
+def positive(value: int | None, name: str) -> None:
+    """Refuse numbers below 1 with a word on which."""
+    if value is not None and value < 1:
+        raise LocalError(f"{name} is {value}: it must be a whole number from 1")

@@ -1,0 +1,149 @@
+"""`lanefeed plan`: who reads what, now or with another number of pods; works before the job was ever run."""
+
+import tempfile
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from lanefeed_core.manifest import Manifest
+from lanefeed_core.plan import Plan, PodReads, pod_reads
+from lanefeed_operator.api.quantity import format_bytes
+from lanefeed_operator.api.spec import Job
+from lanefeed_operator.api.status import Status, StreamStatus
+from lanefeed_operator.cli.common import JobArgument, StateDir, is_file, locate, positive
+from lanefeed_operator.local import indexer
+from lanefeed_operator.local.admission import read_job, stored_job
+from lanefeed_operator.local.errors import LocalError, UnknownJob
+from lanefeed_operator.local.plans import lanes_of, make_plan
+from lanefeed_operator.local.store import JobStore
+from lanefeed_operator.reconcile.dataset import freeze
+from lanefeed_operator.reconcile.plan_policy import misfit
+
+__all__ = ["plan"]
+
+MAX_RANGES = 6
+
+
+def plan(
+    job: JobArgument,
+    replicas: Annotated[int | None, typer.Option(help="Simulate this number of pods.")] = None,
+    epoch: Annotated[int | None, typer.Option(help="Epoch to show (default: where the job is).")] = None,
+    state_dir: StateDir = None,
+) -> None:
+    """Show which pod reads which lanes and shard ranges, and the memory that takes."""
+    positive(replicas, "--replicas")
+    found, manifest, stream = _load(job, state_dir)
+    status = found.status or Status()
+    size = replicas or (status.plan.replicas if status.plan_generation else found.spec.replicas)
+    problem = misfit(found, size)
+    if problem:
+        raise LocalError(problem)
+    at = status.cursor.epoch if epoch is None else epoch
+    _check_epoch(found, stream, at)
+    generation = status.plan_generation + (1 if replicas else 0) or 1
+    made = make_plan(
+        found,
+        stream,
+        generation=generation,
+        replicas=size,
+        ranks=found.spec.ranks_per_replica,
+        start=status.cursor.total_step,
+    )
+    lanes = lanes_of(stream, manifest)
+    reads = pod_reads(made, lanes, manifest, at, limit=MAX_RANGES + 1)
+    _print(found, made, stream, manifest, reads, at, simulated=replicas is not None)
+
+
+def _load(job: str, state_dir: Path | None) -> tuple[Job, Manifest, StreamStatus]:
+    """The job with its frozen manifest and stream, or what they would be."""
+    store: JobStore | None
+    try:
+        store = locate(job, state_dir)
+    except UnknownJob:
+        if not is_file(job):
+            raise
+        store = None
+    stored = stored_job(store) if store else None
+    if store and stored and stored.status and stored.status.stream:
+        return stored, indexer.read_manifest(store.manifest_file), stored.status.stream
+    found = stored or read_job(Path(job))
+    with tempfile.TemporaryDirectory(prefix="lanefeed-plan-") as scratch:
+        file = Path(scratch) / "manifest.bin"
+        indexer.index(indexer.arguments(found, file))
+        manifest = indexer.read_manifest(file)
+    return found, manifest, freeze(found, indexer.info_of(manifest))
+
+
+def _check_epoch(job: Job, stream: StreamStatus, epoch: int) -> None:
+    if epoch < 0 or (stream.boundary == "Aligned" and epoch > job.spec.epochs):
+        raise LocalError(f"--epoch is {epoch}: this job has epochs 0 to {job.spec.epochs - 1}")
+
+
+def _print(
+    job: Job,
+    made: Plan,
+    stream: StreamStatus,
+    manifest: Manifest,
+    reads: list[PodReads],
+    epoch: int,
+    *,
+    simulated: bool,
+) -> None:
+    console = Console(highlight=False)
+    word = "simulated: " if simulated else ""
+    table = Table(
+        title=f"{job.metadata.name}, epoch {epoch}: {word}{made.replicas} pods x {made.ranks_per_replica} ranks",
+        title_justify="left",
+    )
+    for name in ("pod", "ranks", "rank batch", "lanes"):
+        table.add_column(name)
+    table.add_column("rows", justify="right")
+    table.add_column("open windows", justify="right")
+    table.add_column("reads", overflow="fold")
+    window_bytes = 2 * stream.window * manifest.row_bytes
+    for pod in reads:
+        table.add_row(
+            str(pod.pod),
+            _span(pod.ranks),
+            _span(sorted(set(pod.rank_batches))),
+            f"{_span(pod.lanes)} ({len(pod.lanes)})",
+            f"{pod.rows:,}",
+            _mib(window_bytes * len(pod.lanes)),
+            "\n".join([*pod.ranges[:MAX_RANGES], *(["..."] if len(pod.ranges) > MAX_RANGES else [])]),
+        )
+    console.print(table)
+    sidecar = job.spec.sidecar
+    slots = (
+        f"{sidecar.slots} slots a rank of {format_bytes(sidecar.slot_bytes)}"
+        if sidecar.slot_bytes
+        else f"{sidecar.slots} slots a rank"
+    )
+    console.print(
+        f"{stream.rows:,} samples in {len(manifest.shards):,} shards; {stream.lanes} lanes, windows of {stream.window:,} "
+        f"rows, {stream.steps_per_epoch:,} steps an epoch of {stream.global_batch_size:,} samples; read-ahead "
+        f"{format_bytes(sidecar.read_ahead_bytes)} a pod, {slots}"
+    )
+    worst = max((window_bytes * len(pod.lanes) for pod in reads), default=0)
+    if worst > sidecar.read_ahead_bytes:
+        console.print(
+            f"[yellow]open windows need {_mib(worst)} in one pod and sidecar.readAheadBytes is "
+            f"{format_bytes(sidecar.read_ahead_bytes)}: raise it, or use more pods[/]"
+        )
+
+
+def _span(values: tuple[int, ...] | list[int]) -> str:
+    """0-3, 7: runs of numbers."""
+    runs: list[list[int]] = []
+    for value in values:
+        if runs and value == runs[-1][1] + 1:
+            runs[-1][1] = value
+        else:
+            runs.append([value, value])
+    return ", ".join(str(low) if low == high else f"{low}-{high}" for low, high in runs)
+
+
+def _mib(value: float) -> str:
+    return f"{value / (1 << 20):,.1f} MiB"

@@ -1,0 +1,113 @@
+"""`lanefeed status`: how a local job stands."""
+
+import time
+from enum import StrEnum
+from typing import Annotated
+
+import typer
+from rich.console import Console, Group
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from lanefeed_operator.api.spec import Job
+from lanefeed_operator.api.status import Status
+from lanefeed_operator.cli.common import JobArgument, StateDir, stored
+from lanefeed_operator.local.store import JobStore
+from lanefeed_operator.local.view import COLORS
+
+__all__ = ["status"]
+
+WATCH_SECONDS = 0.5
+
+
+class Output(StrEnum):
+    """Form of the output."""
+
+    TABLE = "table"
+    YAML = "yaml"
+
+
+def status(
+    job: JobArgument,
+    output: Annotated[Output, typer.Option("--output", "-o", help="yaml: the whole object.")] = Output.TABLE,
+    watch: Annotated[bool, typer.Option("--watch", "-w", help="Draw it anew until the job is over.")] = False,
+    state_dir: StateDir = None,
+) -> None:
+    """Show how a job stands: state, step, ranks, conditions."""
+    store, found = stored(job, state_dir)
+    console = Console(highlight=False)
+    if output is Output.YAML:
+        print(store.status_file.read_text(), end="")
+        return
+    if not watch:
+        console.print(picture(store, found))
+        return
+    with Live(console=console, auto_refresh=False) as live:
+        while True:
+            store, found = stored(job, state_dir)
+            live.update(picture(store, found), refresh=True)
+            if found.status is not None and found.status.terminal:
+                return
+            time.sleep(WATCH_SECONDS)
+
+
+def picture(store: JobStore, job: Job) -> Group:
+    """The job as text and tables."""
+    now = job.status or Status()
+    parts: list[Text | Table] = [_facts(store, job, now)]
+    if now.progress.ranks:
+        parts.append(_ranks(now))
+    if now.conditions:
+        parts.append(_conditions(now))
+    if now.quarantined:
+        parts.append(Text("quarantined:\n  " + "\n  ".join(now.quarantined), style="yellow"))
+    return Group(*parts)
+
+
+def _facts(store: JobStore, job: Job, now: Status) -> Table:
+    grid = Table.grid(padding=(0, 2))
+    runner = store.runner()
+    total = now.stream.total_steps if now.stream else 0
+    at = max(now.progress.consumed, now.cursor.total_step)
+    rows: list[tuple[str, str | Text]] = [
+        ("job", Text(job.metadata.name, style="bold")),
+        ("state", Text(now.state, style=COLORS.get(now.state, "cyan"))),
+        ("runner", f"process {runner}" if runner else "not running; `lanefeed run` goes on"),
+        ("pods", f"{now.ready_replicas} ready of {now.replicas}, {job.spec.replicas} wanted"),
+        ("plan", f"generation {now.plan_generation} from step {now.plan.start} ({now.plan.reason or 'none yet'})"),
+        ("step", f"{at:,} of {total:,} ({100 * at / total:.1f} %)" if total else "-"),
+        ("last commit", f"step {now.cursor.total_step:,} {now.cursor.commit}".rstrip()),
+        ("epochs proven", str(now.ledger.verified)),
+        (
+            "restarts",
+            f"{now.restarts.failures} failures, {now.restarts.disruptions} disruptions, {now.restarts.resizes} resizes, "
+            f"{now.restarts.interrupted} exits too early",
+        ),
+        ("files", str(store.folder)),
+    ]
+    if now.terminal:
+        rows = [row for row in rows if row[0] != "runner"]
+    for name, value in rows:
+        grid.add_row(Text(name, style="dim"), value)
+    return grid
+
+
+def _ranks(now: Status) -> Table:
+    table = Table(box=None, padding=(0, 2), header_style="dim")
+    for name in ("rank", "step", "waiting %"):
+        table.add_column(name, justify="right")
+    table.add_column("state")
+    for rank in now.progress.ranks:
+        word = "done" if rank.ended else "trains" if rank.attached else "away"
+        table.add_row(str(rank.rank), f"{rank.consumed:,}", f"{rank.stall_percent:.1f}", word)
+    return table
+
+
+def _conditions(now: Status) -> Table:
+    table = Table(box=None, padding=(0, 2), header_style="dim")
+    for name in ("condition", "is", "reason", "message"):
+        table.add_column(name, overflow="fold")
+    for condition in now.conditions:
+        table.add_row(condition.type, condition.status, condition.reason, condition.message)
+    return table

@@ -1,0 +1,59 @@
+"""`lanefeed verify`: the ledger of a job against its manifest; exit code 1 where samples were lost or repeated."""
+
+import sys
+
+from rich.console import Console
+
+from lanefeed_operator.api.status import Status
+from lanefeed_operator.cli.common import JobArgument, StateDir, stored
+from lanefeed_operator.local.errors import LocalError
+from lanefeed_operator.local.indexer import read_manifest
+from lanefeed_operator.local.summary import Verdict, proof_table, verdicts
+
+__all__ = ["verify"]
+
+
+def verify(job: JobArgument, state_dir: StateDir = None) -> None:
+    """Compare what was consumed in each epoch with what the manifest says."""
+    store, found = stored(job, state_dir)
+    status = found.status or Status()
+    if status.stream is None:
+        raise LocalError(f"job {store.name} has no frozen dataset yet: run it first")
+    proofs = verdicts(status, read_manifest(store.manifest_file))
+    console = Console(highlight=False)
+    if proofs:
+        console.print(proof_table(proofs))
+    wrong = [proof for proof in proofs if not proof.right]
+    problem = _problem(found.spec.epochs, status, proofs, wrong)
+    console.print(f"[bold red]{problem}[/]" if problem else f"[green]{_well(status, proofs)}[/]")
+    sys.exit(1 if problem else 0)
+
+
+def _problem(epochs: int, status: Status, proofs: list[Verdict], wrong: list[Verdict]) -> str:
+    """What is not exact, "" if all is well so far."""
+    mismatch = status.condition("Failed")
+    if mismatch is not None and mismatch.status == "True" and mismatch.reason == "LedgerMismatch":
+        return mismatch.message
+    if wrong:
+        return f"not exact: epoch{'s' if len(wrong) > 1 else ''} {', '.join(str(p.epoch) for p in wrong)}"
+    complete = status.condition("Complete")
+    if complete is None or complete.status != "True":
+        return ""
+    assert status.stream is not None
+    if status.cursor.total_step < status.stream.total_steps:
+        return (
+            f"not proven: the job is complete and its last commit is at step {status.cursor.total_step} of "
+            f"{status.stream.total_steps}; call loader.commit() after the last batch"
+        )
+    # The newest epochs are kept; older ones are in the count.
+    if status.ledger.verified < len(proofs) or (epochs <= 32 and not proofs):
+        return f"not proven: {status.ledger.verified} epochs are proven, {len(proofs)} are listed"
+    return ""
+
+
+def _well(status: Status, proofs: list[Verdict]) -> str:
+    assert status.stream is not None
+    at = f"step {status.cursor.total_step:,} of {status.stream.total_steps:,}"
+    if not proofs:
+        return f"no epoch is finished yet; the job's last commit is at {at}"
+    return f"{status.ledger.verified} epochs proven: every sample used exactly once; the job's last commit is at {at}"

@@ -1,0 +1,96 @@
+"""What `lanefeed run` does before the loop: one object of YAML, stored state and options, as an API server would.
+
+Replicas follow `kubectl apply`: the YAML wins where it was edited since it was applied last, else what `lanefeed scale`
+asked for stays. A failed job that is run again goes on from its last commit; a complete one stays complete.
+"""
+
+import uuid
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from lanefeed_operator.api.load import load_job
+from lanefeed_operator.api.spec import Job, Spec
+from lanefeed_operator.api.status import Status
+from lanefeed_operator.local.errors import LocalError
+from lanefeed_operator.local.launch import trainer_command
+from lanefeed_operator.local.store import APPLIED_REPLICAS, FOLDER, JobStore
+from lanefeed_operator.reconcile.plan_policy import misfit
+
+__all__ = ["admit", "read_job", "stored_job"]
+
+
+def read_job(file: Path) -> Job:
+    """The job in a YAML file. Raises LocalError, JobError."""
+    try:
+        text = file.read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not text"
+        raise LocalError(f"cannot read {file}: {reason}; give the path of a ShardedTrainingJob's YAML") from None
+    job = load_job(text, file)
+    trainer_command(job.spec.template.trainer, {})
+    notes = dict(job.metadata.annotations)
+    notes |= {FOLDER: str(file.absolute().parent), APPLIED_REPLICAS: str(job.spec.replicas)}
+    return job.model_copy(update={"metadata": job.metadata.model_copy(update={"annotations": notes})})
+
+
+def stored_job(store: JobStore) -> Job | None:
+    """The job and status as they were stored; None before the first run. Raises LocalError."""
+    document = store.load()
+    if not document:
+        return None
+    try:
+        return Job.model_validate(document)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"]))
+        raise LocalError(
+            f"{store.status_file} cannot be used: {where}: {first['msg']}; restore it, or begin anew with "
+            "`lanefeed run --fresh`"
+        ) from None
+
+
+def admit(store: JobStore, wanted: Job, *, replicas: int | None) -> tuple[Job, Status]:
+    """The job to run and the status to go on from. The caller holds the lock. Raises LocalError."""
+    stored = stored_job(store)
+    before = stored.metadata.annotations.get(APPLIED_REPLICAS) if stored else None
+    if replicas is not None:
+        store.scale(replicas)
+    elif before is not None and before != str(wanted.spec.replicas):
+        store.scale(wanted.spec.replicas)
+    size = store.wanted_replicas() or wanted.spec.replicas
+    spec = wanted.spec.model_copy(update={"replicas": size})
+    status = _again(stored.status or Status()) if stored else Status()
+    problem = misfit(wanted.model_copy(update={"spec": spec}), size)
+    if problem and not status.plan_generation:
+        raise LocalError(problem)
+    meta = wanted.metadata.model_copy(
+        update={
+            "uid": stored.metadata.uid if stored else str(uuid.uuid4()),
+            "generation": _generation(stored, spec),
+        }
+    )
+    return wanted.model_copy(update={"metadata": meta, "spec": spec, "status": None}), status
+
+
+def _generation(stored: Job | None, spec: Spec) -> int:
+    if stored is None:
+        return 1
+    return stored.metadata.generation + int(stored.spec.model_copy(update={"suspend": spec.suspend}) != spec)
+
+
+def _again(status: Status) -> Status:
+    """A failed job that is run again goes on from its last commit, in a new plan generation."""
+    failed = status.condition("Failed")
+    if failed is None or failed.status != "True":
+        return status
+    return status.model_copy(
+        update={
+            "conditions": [c for c in status.conditions if c.type not in ("Failed", "Running", "Stopping")],
+            "completion_time": "",
+            "start_time": "",
+            "stop": None,
+            "plan": status.plan.model_copy(update={"closed": True}),
+            "restarts": status.restarts.model_copy(update={"idle": 0}),
+        }
+    )

@@ -1,0 +1,134 @@
+"""Has the sidecar index a dataset, as a process of its own, and reads the result. Decides nothing."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from lanefeed_core import manifest_codec
+from lanefeed_core.errors import ManifestError
+from lanefeed_core.manifest import Manifest
+from lanefeed_operator.api.spec import Job
+from lanefeed_operator.local.errors import DatasetChanged, LocalError
+from lanefeed_operator.local.store import FOLDER
+from lanefeed_operator.reconcile.types import ManifestInfo
+
+__all__ = ["Indexer", "check_unchanged", "index", "info_of", "read_manifest"]
+
+
+def arguments(job: Job, out: Path) -> list[str]:
+    """The indexer's arguments for a job: relative URIs begin at the folder of the job's YAML."""
+    data = job.spec.data
+    options = ["--out", str(out), "--digest", data.digest.value, "--on-corrupt", data.on_corrupt.value]
+    if data.columns:
+        options += ["--columns", ",".join(data.columns)]
+    folder = job.metadata.annotations.get(FOLDER)
+    if folder:
+        options += ["--base", folder]
+    return [*options, "--", *data.uris]
+
+
+def command(options: Sequence[str]) -> list[str]:
+    """The indexer's whole command line."""
+    return [sys.executable, "-m", "lanefeed_sidecar", "index", *options]
+
+
+def info_of(manifest: Manifest) -> ManifestInfo:
+    """What reconcile wants to know of a manifest."""
+    return ManifestInfo(
+        digest=manifest.digest,
+        rows=manifest.rows,
+        shards=len(manifest.shards),
+        row_groups=manifest.num_row_groups,
+        row_bytes=manifest.row_bytes,
+        bytes=manifest.bytes,
+        quarantined=manifest.quarantined,
+    )
+
+
+def read_manifest(file: Path) -> Manifest:
+    """A manifest file. Raises LocalError where it cannot be read."""
+    try:
+        return manifest_codec.decode(file.read_bytes())
+    except (OSError, ManifestError) as error:
+        raise LocalError(f"{file}: {error}; restore it, or begin anew with `lanefeed run --fresh`") from None
+
+
+class Indexer:
+    """One run of the indexer in the background, for BuildManifest."""
+
+    def __init__(self, job: Job, out: Path) -> None:
+        """Start it; `out` appears whole at its end."""
+        self.out = out
+        self._errors = out.with_suffix(".log")
+        with self._errors.open("wb") as errors:
+            self._process = subprocess.Popen(
+                command(arguments(job, out)),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=errors,
+                start_new_session=True,
+            )
+
+    def poll(self) -> ManifestInfo | None:
+        """None while it runs. Exit code 2 is the data's or the user's fault; anything else may be tried again."""
+        code = self._process.poll()
+        if code is None:
+            return None
+        if code:
+            return ManifestInfo(error=_reason(self._errors.read_text(errors="replace"), code), retryable=code != 2)
+        try:
+            return info_of(read_manifest(self.out))
+        except LocalError as error:
+            return ManifestInfo(error=str(error), retryable=True)
+
+    def stop(self) -> None:
+        """End it now."""
+        if self._process.poll() is None:
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+
+
+def index(options: Sequence[str], *, seconds: float = 3600) -> dict[str, Any]:
+    """Run the indexer to its end and return its JSON report. Raises LocalError with its own words."""
+    try:
+        done = subprocess.run(
+            command(["--json", *options]), stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=seconds, check=False
+        )
+    except subprocess.TimeoutExpired:
+        raise LocalError(
+            f"indexing took longer than {seconds:.0f} s: index fewer files, or nearer to the data"
+        ) from None
+    if done.returncode:
+        raise LocalError(_reason(done.stderr.decode(errors="replace"), done.returncode))
+    report = json.loads(done.stdout)
+    assert isinstance(report, dict)
+    return report
+
+
+def _reason(stderr: str, code: int) -> str:
+    lines = [line.rpartition("\r")[2] for line in stderr.strip().split("\n") if line.strip()]
+    if not lines:
+        return f"the indexer ended with {code} and said nothing"
+    kind, _, text = lines[-1].partition(": ")
+    return text if kind.isidentifier() and text else lines[-1]
+
+
+def check_unchanged(job: Job, frozen: Manifest, scratch: Path) -> None:
+    """Raise DatasetChanged where the files are no longer those that the job was bound to."""
+    try:
+        index(arguments(job, scratch))
+        now = read_manifest(scratch)
+    finally:
+        scratch.unlink(missing_ok=True)
+    if now.digest == frozen.digest:
+        return
+    what = frozen.diff(now) or f"digest {now.digest}, not {frozen.digest}"
+    raise DatasetChanged(
+        f"the dataset of job {job.metadata.name} has changed since the job began: {what}. The order of samples would "
+        "change: restore the files, or begin anew with `lanefeed run --fresh`"
+    )

@@ -1,0 +1,70 @@
+"""Questions that a supervisor asks about its sidecar and the coordinator; each answers at once or within a second."""
+
+import http.client
+import socket
+from pathlib import Path
+
+__all__ = ["METRICS_NAME", "flushed", "listening", "metrics_address", "metrics_text", "ready"]
+
+METRICS_NAME = "metrics.addr"
+COMMITS_NAME = "commits.jsonl"
+TIMEOUT_SECONDS = 1.0
+
+
+def metrics_address(run_dir: Path) -> str:
+    """host:port of the sidecar's HTTP endpoints, "" before it has written it."""
+    try:
+        return (run_dir / METRICS_NAME).read_text().strip()
+    except OSError:
+        return ""
+
+
+def _get(address: str, path: str) -> tuple[int, str]:
+    connection = http.client.HTTPConnection(address, timeout=TIMEOUT_SECONDS)
+    try:
+        connection.request("GET", path)
+        response = connection.getresponse()
+        return response.status, response.read().decode(errors="replace")
+    finally:
+        connection.close()
+
+
+def ready(run_dir: Path) -> bool:
+    """Whether /readyz says 200."""
+    address = metrics_address(run_dir)
+    if not address:
+        return False
+    try:
+        return _get(address, "/readyz")[0] == 200
+    except (OSError, http.client.HTTPException):
+        return False
+
+
+def metrics_text(address: str) -> str:
+    """/metrics as text; "" where nobody answers."""
+    try:
+        status, text = _get(address, "/metrics")
+    except (OSError, http.client.HTTPException):
+        return ""
+    return text if status == 200 else ""
+
+
+def flushed(run_dir: Path) -> bool:
+    """Whether no commit waits to be acknowledged."""
+    try:
+        return (run_dir / COMMITS_NAME).stat().st_size == 0
+    except FileNotFoundError:
+        return True
+
+
+def listening(path: str) -> bool:
+    """Whether somebody answers on the Unix socket; True where there is none to ask."""
+    if not path:
+        return True
+    with socket.socket(socket.AF_UNIX) as probe:
+        probe.settimeout(TIMEOUT_SECONDS)
+        try:
+            probe.connect(path)
+        except OSError:
+            return False
+        return True
