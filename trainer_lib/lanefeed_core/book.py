@@ -47,6 +47,8 @@ class JobCommit:
     ledger: Ledger
     #: True where the ledger before it was recomputed from the manifest (a checkpoint that no commit named).
     recomputed: bool = False
+    #: True where no rank committed it: it stands for a checkpoint that ranks began from and whose name nobody told.
+    stand_in: bool = False
 
     def to_dict(self) -> dict[str, Any]:
         """JSON form."""
@@ -56,13 +58,15 @@ class JobCommit:
             "planGeneration": self.plan_generation,
             "ledger": self.ledger.to_dict(),
             "recomputed": self.recomputed,
+            "standIn": self.stand_in,
         }
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> "JobCommit":
         """The inverse of `to_dict`."""
         ledger = Ledger.from_dict(data["ledger"])
-        return cls(data["step"], data["name"], data["planGeneration"], ledger, bool(data.get("recomputed", False)))
+        marks = (bool(data.get("recomputed", False)), bool(data.get("standIn", False)))
+        return cls(data["step"], data["name"], data["planGeneration"], ledger, *marks)
 
 
 @dataclass(slots=True)
@@ -78,6 +82,11 @@ class Book:
     def last(self) -> JobCommit:
         """The newest job commit."""
         return self.commits[-1]
+
+    @property
+    def restorable(self) -> JobCommit:
+        """The newest job commit that ranks can be told to restore: one that ranks made, or the start of the job."""
+        return next((c for c in reversed(self.commits) if not c.stand_in), JobCommit(0, "", 0, Ledger()))
 
     def new_plan(self, plan_generation: int, world: int) -> None:
         """Begin a plan generation: what ranks of the old plan had not completed together is void."""
@@ -95,7 +104,7 @@ class Book:
         """
         kept = [c for c in self.commits if c.step <= step]
         if not kept or kept[-1].step != step:
-            kept.append(JobCommit(step, "", self.plan_generation, prefix, recomputed=True))
+            kept.append(JobCommit(step, "", self.plan_generation, prefix, recomputed=True, stand_in=True))
         self.commits = kept[-KEEP:]
         for rank, chain in self._segments.items():
             self._segments[rank] = {start: s for start, s in chain.items() if keep and start >= step}

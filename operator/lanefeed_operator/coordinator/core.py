@@ -75,7 +75,7 @@ class Coordinator:
         self._recovered = True
         self._version = 1
         self._persisted = 1
-        self._safe = self._book.last
+        self._safe = self._book.restorable
         self._unsafe: dict[int, JobCommit] = {}
         self._events = 0
         self._commit_event = 0
@@ -94,6 +94,7 @@ class Coordinator:
         self._failures: list[FeedFailure] = []
         self._stop: StopAt | None = None
         self._history: deque[tuple[float, int]] = deque()
+        self._moved = 0.0
 
     # ---- what the shell says ------------------------------------------------------------------------------------
 
@@ -191,8 +192,8 @@ class Coordinator:
             return Reply(commits_taken=count, stop_at=self._stop, last_commit=last, refused=tuple(refused))
 
     def _safe_commit(self) -> JobCommit:
-        """The newest commit that is persisted and not void since."""
-        last = self._book.last
+        """The newest commit that is persisted, not void since, and can be restored."""
+        last = self._book.restorable
         return self._safe if self._safe.step <= last.step else last
 
     def _admit(self, r: PodReport) -> Taken:
@@ -263,6 +264,7 @@ class Coordinator:
         for commit in good:
             self._add(commit)
         self._note(r)
+        self._moved = self._moved or now
         if self._lives:
             self._measure(now)
 
@@ -288,6 +290,8 @@ class Coordinator:
                 continue
             life = lives.merge(old, rank, where, event=self._events, now=now, recovered=self._recovered)
             self._lives[rank.rank] = life
+            if old is None or life.born != old.born or life.report.consumed != old.report.consumed:
+                self._moved = now
             if rank.rank in begun and life.sure and old is not None:
                 self._book.rejoin(rank.rank, begun[rank.rank])
 
@@ -350,7 +354,7 @@ class Coordinator:
 
     def _changed(self) -> None:
         self._version += 1
-        self._unsafe[self._version] = self._book.last
+        self._unsafe[self._version] = self._book.restorable
 
     def _note(self, r: PodReport) -> None:
         """Failures and quarantined shards, bounded."""
@@ -363,6 +367,7 @@ class Coordinator:
                 self._quarantined[path] = reason
 
     def _measure(self, now: float) -> None:
+        """The fastest rank's way, for the rate."""
         fastest = max(life.report.consumed for life in self._lives.values())
         self._history.append((now, fastest))
         while self._history and now - self._history[0][0] > RATE_SECONDS:
@@ -380,7 +385,7 @@ class Coordinator:
     def snapshot(self, now: float) -> FeedView:
         """Everything at this moment."""
         with self._lock:
-            last, everyone = self._book.last, len(self._lives) >= self._book.world
+            last, everyone = self._book.restorable, len(self._lives) >= self._book.world
             apart = {rank: life.report.started for rank, life in self._lives.items() if not life.fits}
             return FeedView(
                 version=self._version,
@@ -397,6 +402,7 @@ class Coordinator:
                 quarantined=tuple(sorted(self._quarantined.items())),
                 disagree=apart if everyone else {},
                 rate=self._rate(now),
+                moved=self._moved,
                 stop_at=self._stop.step if self._stop else None,
                 fenced=frozenset(self._fenced | self._former),
             )

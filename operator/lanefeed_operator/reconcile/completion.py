@@ -1,7 +1,8 @@
 """Done means consumed: exit codes alone do not end a job.
 
 Children that are all done are believed when every rank's stream has ended in the very pods that exited, or when the
-job's last commit covers the stream's end. Otherwise the run was interrupted (a trainer that exits 0 on SIGTERM, say)
+job's last commit covers the stream's end. A pod that died so late that others had exited waits for peers that never come back: it is not left waiting.
+Otherwise the run was interrupted (a trainer that exits 0 on SIGTERM, say)
 and goes on in a new plan generation from the last commit; a trainer that does so again and again without a new commit
 fails the job.
 """
@@ -17,13 +18,17 @@ __all__ = ["completion", "ended", "unended"]
 #: Last reports and commits of pods that are gone may still be on their way for this long.
 LAST_REPORT_SECONDS = 15.0
 LAST_COMMIT_SECONDS = 3.0
+#: No rank moved for this long although some pods are done for good and others are not.
+STRANDED_SECONDS = 60.0
 
 
 def completion(p: Pass) -> bool:
     """Ends the pass if the job is complete, or if last reports are waited for."""
     children = p.children
-    if children is None or not children.complete or p.status.plan.closed or children.deleting:
+    if children is None or p.status.plan.closed or children.deleting:
         return False
+    if not children.complete:
+        return _stranded(p, children)
     if not p.status.plan.finished_time:
         p.set_plan(finished_time=to_time(p.now))
     if _believed(p, children):
@@ -35,6 +40,23 @@ def completion(p: Pass) -> bool:
         p.look_again(left)
         return True
     return _interrupted(p, children)
+
+
+def _stranded(p: Pass, children: Children) -> bool:
+    """Some pods exited 0, and those that were replaced since wait for them in vain: finish, or begin a new plan."""
+    feed = p.observed.feed
+    if not children.succeeded or not children.alive or p.status.stop is not None or not feed.moved:
+        return False
+    per_pod = p.status.plan.ranks_per_replica
+    waiting = {rank // per_pod for rank in unended(p, children)}
+    if not all(pod.index in waiting for pod in children.alive):
+        return False
+    left = STRANDED_SECONDS - (p.now - feed.moved)
+    if left > 0:
+        p.look_again(left)
+        return False
+    total = p.status.stream.total_steps if p.status.stream else 0
+    return _finish(p) if p.last_step >= total else _interrupted(p, children)
 
 
 def _believed(p: Pass, children: Children) -> bool:

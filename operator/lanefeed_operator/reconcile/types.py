@@ -186,6 +186,8 @@ class FeedView:
     disagree: Mapping[int, int] = field(default_factory=dict)
     #: Total steps a second, over the last few seconds.
     rate: float = 0.0
+    #: When a rank last consumed or began, by the shell's clock; 0: nothing was heard yet.
+    moved: float = 0.0
     stop_at: int | None = None
     #: (pod index, pod UID) of the fenced.
     fenced: frozenset[tuple[int, str]] = frozenset()

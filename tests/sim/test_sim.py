@@ -1,0 +1,45 @@
+"""Hundreds of seeded runs of a whole job under faults, in virtual time."""
+
+import os
+
+import pytest
+
+from sim.world import Chances, World
+
+SEEDS = int(os.environ.get("LANEFEED_SIM_SEEDS", "240"))
+BLOCK = 30
+
+
+@pytest.mark.parametrize("first", range(0, SEEDS, BLOCK))
+def test_any_faults_give_the_uninterrupted_order_and_a_proof(first: int) -> None:
+    for seed in range(first, first + BLOCK):
+        try:
+            World(seed).run().check_end()
+        except AssertionError as error:
+            raise AssertionError(f"seed {seed}: {error}") from error
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_trainer_that_exits_0_too_early_ends_no_job(seed: int) -> None:
+    """Public report: a graceful exit of 0 on eviction ends an Indexed Job early."""
+    world = World(seed, Chances(exit_zero=0.02))
+    world.collective = False
+    world.run().check_end()
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_calm_resize_loses_no_step(seed: int) -> None:
+    """Without faults the stop is agreed ahead: the next plan begins at the agreed step."""
+    world = World(seed, Chances(0, 0, 0, 0, 0, 0, 0, 0))
+    while world.status.progress.consumed < 3:
+        world.tick()
+    world.spec["replicas"] = world.spec["replicas"] % 4 + 1
+    while world.status.stop is None:
+        world.tick()
+    step = world.status.stop.step
+    while world.status.plan_generation == 1:
+        world.tick()
+    assert world.status.plan.start == step
+    world.run().check_end()
+    assert world.status.restarts.resizes == 1
+    assert world.status.restarts.failures == 0
