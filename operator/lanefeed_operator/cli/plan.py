@@ -116,15 +116,12 @@ def _print(
         )
     console.print(table)
     sidecar = job.spec.sidecar
-    slots = (
-        f"{sidecar.slots} slots a rank of {format_bytes(sidecar.slot_bytes)}"
-        if sidecar.slot_bytes
-        else f"{sidecar.slots} slots a rank"
-    )
+    slots = f"{sidecar.slots} slots a rank"
+    slots += f" of {format_bytes(sidecar.slot_bytes)}" if sidecar.slot_bytes else ""
     console.print(
-        f"{stream.rows:,} samples in {len(manifest.shards):,} shards; {stream.lanes} lanes, windows of {stream.window:,} "
-        f"rows, {stream.steps_per_epoch:,} steps an epoch of {stream.global_batch_size:,} samples; read-ahead "
-        f"{format_bytes(sidecar.read_ahead_bytes)} a pod, {slots}"
+        f"{stream.rows:,} samples in {len(manifest.shards):,} shards; {stream.lanes} lanes, windows of "
+        f"{stream.window:,} rows, {stream.steps_per_epoch:,} steps an epoch of {stream.global_batch_size:,} samples; "
+        f"read-ahead {format_bytes(sidecar.read_ahead_bytes)} a pod, {slots}"
     )
     worst = max((window_bytes * len(pod.lanes) for pod in reads), default=0)
     if worst > sidecar.read_ahead_bytes:

@@ -70,8 +70,8 @@ def _proof(console: Console, status: Status, outcome: Outcome) -> None:
     took = from_time(status.completion_time) - from_time(status.start_time)
     counts = status.restarts
     console.print(
-        f"[bold green]complete[/]: {total:,} steps in {duration(took)}; {counts.failures} failures, {counts.disruptions} "
-        f"disruptions, {counts.resizes} resizes, {status.plan_generation} plan generations"
+        f"[bold green]complete[/]: {total:,} steps in {duration(took)}; {counts.failures} failures, "
+        f"{counts.disruptions} disruptions, {counts.resizes} resizes, {status.plan_generation} plan generations"
     )
     if outcome.manifest is not None and status.ledger.epochs:
         Console(highlight=False).print(proof_table(verdicts(status, outcome.manifest)))

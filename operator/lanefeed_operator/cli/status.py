@@ -81,8 +81,8 @@ def _facts(store: JobStore, job: Job, now: Status) -> Table:
         ("epochs proven", str(now.ledger.verified)),
         (
             "restarts",
-            f"{now.restarts.failures} failures, {now.restarts.disruptions} disruptions, {now.restarts.resizes} resizes, "
-            f"{now.restarts.interrupted} exits too early",
+            f"{now.restarts.failures} failures, {now.restarts.disruptions} disruptions, "
+            f"{now.restarts.resizes} resizes, {now.restarts.interrupted} exits too early",
         ),
         ("files", str(store.folder)),
     ]

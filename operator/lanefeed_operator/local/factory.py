@@ -67,7 +67,9 @@ class Factory:
 
     def _make(self, generation: int, index: int, uid: str, folder: Path) -> PodDoc:
         host = self._host
-        assert host.coordinator is not None
+        stream = host.status.stream
+        if host.coordinator is None or stream is None:
+            raise RuntimeError("a pod was wanted before the stream was frozen")
         host.coordinator.expect(generation, index, uid)
         plan, port = host.plans.read(generation)
         run_dir = rundir.pod_run_dir(host.root, generation, index, uuid.UUID(uid).hex)
@@ -75,6 +77,7 @@ class Factory:
             host.job,
             host.status,
             plan,
+            stream=stream,
             uid=uid,
             index=index,
             run_dir=run_dir,

@@ -96,17 +96,14 @@ class Indexer:
 def index(options: Sequence[str], *, seconds: float = 3600) -> dict[str, Any]:
     """Run the indexer to its end and return its JSON report. Raises LocalError with its own words."""
     try:
-        done = subprocess.run(
-            command(["--json", *options]), stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=seconds, check=False
-        )
+        done = subprocess.run(command(["--json", *options]), capture_output=True, timeout=seconds, check=False)
     except subprocess.TimeoutExpired:
         raise LocalError(
             f"indexing took longer than {seconds:.0f} s: index fewer files, or nearer to the data"
         ) from None
     if done.returncode:
         raise LocalError(_reason(done.stderr.decode(errors="replace"), done.returncode))
-    report = json.loads(done.stdout)
-    assert isinstance(report, dict)
+    report: dict[str, Any] = json.loads(done.stdout)
     return report
 
 

@@ -93,6 +93,7 @@ def pod_config(
     status: Status,
     plan: Plan,
     *,
+    stream: StreamStatus,
     uid: str,
     index: int,
     run_dir: Path,
@@ -100,8 +101,7 @@ def pod_config(
     token: Path,
     target: str,
 ) -> PodConfig:
-    """What the pod's sidecar starts from. Needs a frozen stream."""
-    assert status.stream is not None
+    """What the pod's sidecar starts from. `stream`: the frozen one."""
     spec, sidecar = job.spec, job.spec.sidecar
     return PodConfig(
         job=job.metadata.name,
@@ -109,7 +109,7 @@ def pod_config(
         pod_index=index,
         pod_uid=uid,
         plan=plan,
-        spec=spec_of(status.stream),
+        spec=spec_of(stream),
         epochs=spec.epochs if spec.epoch_boundary is Boundary.ALIGNED else 0,
         max_steps=spec.max_steps,
         manifest_path=str(manifest),

@@ -236,7 +236,7 @@ class Supervisor:
 
 def _reaped() -> list[tuple[int, int]]:
     """(pid, exit code; negative for a signal) of every child that has ended."""
-    found = []
+    found: list[tuple[int, int]] = []
     while True:
         try:
             pid, status = os.waitpid(-1, os.WNOHANG)

@@ -1,4 +1,4 @@
-"""Processes of this machine, found by what nobody can forge by accident: pid with start time, and marks in their environment.
+"""Processes of this machine, told apart by pid with start time, and by marks in their environment.
 
 Every process of a pod carries `LANEFEED_POD_UID` from birth, so that the leftovers of a supervisor that got SIGKILL can
 be found and ended. Linux only (/proc).

@@ -243,8 +243,7 @@ class Runner:
                     self.jobs[generation] = self._indexed_job(generation, replicas)
                     self._wake.set()
             case r.AskStop(generation, step, reason):
-                assert self.coordinator is not None
-                self.coordinator.stop(generation, step, reason)
+                self._reports().stop(generation, step, reason)
             case r.DeleteChildren(generation, _):
                 if generation in self.jobs:
                     self.jobs[generation].delete()
@@ -260,8 +259,9 @@ class Runner:
             self.indexer = Indexer(self.job, self.store.manifest_file)
 
     def _write_plan(self, action: r.WritePlan) -> None:
-        stream = self.status.stream
-        assert stream is not None and self.manifest is not None and self.coordinator is not None
+        stream, manifest = self.status.stream, self.manifest
+        if stream is None or manifest is None:
+            raise RuntimeError("a plan was decided before the stream was frozen")
         plan = make_plan(
             self.job,
             stream,
@@ -270,13 +270,12 @@ class Runner:
             ranks=action.ranks_per_replica,
             start=action.start,
         )
-        self.plans.write(plan, lanes_of(stream, self.manifest), self.manifest)
-        self.coordinator.new_plan(action.generation, action.replicas, action.ranks_per_replica)
+        self.plans.write(plan, lanes_of(stream, manifest), manifest)
+        self._reports().new_plan(action.generation, action.replicas, action.ranks_per_replica)
         self._wake.set()
 
     def _fence(self, generation: int, index: int, pod_uid: str, reason: str) -> None:
-        assert self.coordinator is not None
-        self.coordinator.fence(generation, index, pod_uid, reason)
+        self._reports().fence(generation, index, pod_uid, reason)
         job = self.jobs.get(generation)
         for slot in job.slots if job else []:
             if slot.doc is not None and slot.doc.uid == pod_uid:
@@ -296,6 +295,11 @@ class Runner:
     def _expect(self, doc: PodDoc) -> None:
         if self.coordinator is not None:
             self.coordinator.expect(doc.generation, doc.index, doc.uid)
+
+    def _reports(self) -> Coordinator:
+        if self.coordinator is None:
+            raise RuntimeError("the report service was wanted before the stream was frozen")
+        return self.coordinator
 
     @property
     def socket(self) -> Path:

@@ -164,5 +164,6 @@ def find(root: Path, name: str) -> JobStore:
     known = known_jobs(root)
     what = f"known here: {', '.join(known)}" if known else "no job was run here yet"
     raise UnknownJob(
-        f"there is no job {name!r} in {root} ({what}): run `lanefeed run JOB.yaml` first, or name its state folder with --state-dir"
+        f"there is no job {name!r} in {root} ({what}): run `lanefeed run JOB.yaml` first, or name the folder of states "
+        "with --state-dir"
     )

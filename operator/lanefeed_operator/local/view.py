@@ -16,7 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from lanefeed_operator.api.spec import Job
-from lanefeed_operator.api.status import Status
+from lanefeed_operator.api.status import Status, StreamStatus
 from lanefeed_operator.local.slots import SlotWatch
 from lanefeed_operator.reconcile.types import Children, FeedView, RankView
 
@@ -80,8 +80,8 @@ def changes(before: Status, after: Status) -> list[str]:
     found = []
     if after.plan_generation != before.plan_generation:
         found.append(
-            f"plan generation {after.plan_generation}: {after.plan.replicas} pods x {after.plan.ranks_per_replica} ranks "
-            f"from step {after.plan.start} ({after.plan.reason})"
+            f"plan generation {after.plan_generation}: {after.plan.replicas} pods x "
+            f"{after.plan.ranks_per_replica} ranks from step {after.plan.start} ({after.plan.reason})"
         )
     if after.stream is not None and before.stream is None:
         s = after.stream
@@ -92,9 +92,7 @@ def changes(before: Status, after: Status) -> list[str]:
     if after.stop is not None and before.stop is None:
         found.append(f"asked all ranks to leave at step {after.stop.step} ({after.stop.reason})")
     if after.stop is not None and after.stop.done and (before.stop is None or not before.stop.done):
-        found.append(
-            f"all ranks have left or are ended ({after.stop.outcome}); last commit at step {after.cursor.total_step}"
-        )
+        found.append(f"the stop is over ({after.stop.outcome}); last commit at step {after.cursor.total_step}")
     old = {e.epoch for e in before.ledger.epochs}
     for e in after.ledger.epochs:
         if e.epoch not in old:
@@ -155,9 +153,7 @@ class PlainDisplay:
 
 
 def _progress_words(scene: Scene) -> str:
-    stream = scene.status.stream
-    assert stream is not None
-    step, total = scene.step, stream.total_steps
+    step, total = scene.step, scene.status.stream.total_steps if scene.status.stream else 0
     stall = max((view.stall_percent for view in scene.ranks), default=0.0)
     words = f"step {step:,}/{total:,} ({100 * step / max(1, total):.0f} %), {scene.feed.rate:.1f} steps/s"
     if scene.feed.rate > 0:
@@ -213,7 +209,7 @@ class LiveDisplay:
     def _picture(self, scene: Scene, now: float) -> Group:
         parts: list[Text | Table] = [self._head(scene)]
         if scene.status.stream is not None:
-            parts.append(self._bar(scene))
+            parts.append(self._bar(scene, scene.status.stream))
         if scene.ranks and not scene.status.terminal:
             parts.append(self._table(scene, now))
         return Group(*parts)
@@ -241,9 +237,7 @@ class LiveDisplay:
             head.append(f"  ({', '.join(parts)})", style="dim")
         return head
 
-    def _bar(self, scene: Scene) -> Table:
-        stream = scene.status.stream
-        assert stream is not None
+    def _bar(self, scene: Scene, stream: StreamStatus) -> Table:
         step, total = scene.step, max(1, stream.total_steps)
         grid = Table.grid(padding=(0, 1))
         epoch = min(step // max(1, stream.steps_per_epoch), max(0, scene.job.spec.epochs - 1))
