@@ -1,0 +1,49 @@
+"""Case 38: shared memory that is too small for the batches is refused with sizes and the field, never a bus error."""
+
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from support.worlds import make_rows, take
+
+import lanefeed
+
+
+@pytest.fixture
+def small_tmpfs(tmp_path: Path) -> Iterator[Path]:
+    """A real tmpfs of 8 MiB."""
+    if os.geteuid() != 0:
+        pytest.skip("mounting a tmpfs needs root")
+    folder = tmp_path / "shm"
+    folder.mkdir()
+    made = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=8m", "tmpfs", str(folder)], capture_output=True)
+    if made.returncode:
+        pytest.skip(f"cannot mount a tmpfs here: {made.stderr!r}")
+    yield folder
+    subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+def test_case_38_a_small_shm_is_refused_with_both_sizes(
+    tmp_path: Path, small_tmpfs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """pytorch#16979, kfp#6880: a small /dev/shm and big batches. The user sees needed and available bytes and the knob."""
+    uri = make_rows(tmp_path / "d", [64])
+    monkeypatch.setenv("LANEFEED_SHM_ROOT", str(small_tmpfs))
+    with (
+        pytest.raises(lanefeed.LanefeedError, match=r"(?s)needs \d+ bytes.*sidecar\.slots|sidecar\.slots.*bytes"),
+        lanefeed.open(str(uri), global_batch_size=8, epochs=1, tensors="numpy", slots=8, slot_bytes=4 << 20) as loader,
+    ):
+        next(iter(loader))
+
+
+def test_case_38_smaller_slots_work_in_a_small_shm(
+    tmp_path: Path, small_tmpfs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The remedy that the message names works."""
+    uri = make_rows(tmp_path / "d", [64])
+    monkeypatch.setenv("LANEFEED_SHM_ROOT", str(small_tmpfs))
+    options = {"global_batch_size": 8, "epochs": 1, "tensors": "numpy", "slots": 4, "slot_bytes": 1 << 18}
+    with lanefeed.open(str(uri), **options) as loader:
+        assert sum(map(len, take([loader]))) == 64
