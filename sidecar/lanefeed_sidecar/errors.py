@@ -8,7 +8,9 @@ SidecarError              anything that ends a stream; the text is written for t
 |-- PlanMismatch          rank, world or plan generation do not fit, or ranks start at different steps
 |-- ProtocolMismatch      trainer and sidecar speak other protocol versions
 |-- AuthError             the token is wrong or missing
-|-- CommitRefused         a commit that cannot count
+|-- CommitRefused         a commit that cannot count, or a pod that was replaced
+|-- LedgerMismatch        what was consumed is not what the manifest says
+|-- Unavailable           not now: stopping, or a session that is gone; trainers try again
 `-- ConfigError           a pod configuration or a memory budget that cannot work
 """
 
@@ -19,10 +21,12 @@ __all__ = [
     "CommitRefused",
     "ConfigError",
     "DataError",
+    "LedgerMismatch",
     "PlanMismatch",
     "ProtocolMismatch",
     "SidecarError",
     "StateMismatch",
+    "Unavailable",
 ]
 
 
@@ -66,7 +70,22 @@ class AuthError(SidecarError):
 
 
 class CommitRefused(SidecarError):
-    """A commit that cannot count."""
+    """A commit that cannot count, or a pod that was replaced."""
+
+
+class LedgerMismatch(SidecarError):
+    """The samples consumed in an epoch are not those that the manifest lists."""
+
+
+class Unavailable(SidecarError):
+    """Not now: the sidecar or the job is stopping, or the session is gone. Trainers try again until their deadline."""
+
+    retryable = True
+
+    @property
+    def kind(self) -> str:
+        """It travels as its base: trainers go by the status code UNAVAILABLE."""
+        return SidecarError.__name__
 
 
 class ConfigError(SidecarError):

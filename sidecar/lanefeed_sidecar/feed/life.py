@@ -1,0 +1,281 @@
+"""One life of one rank: from an attach to the next one, the end of its stream or of the session.
+
+A filler thread takes a free slot, has the engine fill it, publishes it and puts its signal into the outbox; the stream's
+handler (`messages`) sends what lies there, several frames at once when several are ready. A free slot is the only
+credit. Made by the hub, driven by the service; knows gRPC only as messages.
+"""
+
+import logging
+import math
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+
+from lanefeed_core.proto import lanefeed_pb2 as pb
+from lanefeed_core.slots import SlotError, Slots, SlotState
+from lanefeed_sidecar import failpoints
+from lanefeed_sidecar.arena import Arena
+from lanefeed_sidecar.errors import ProtocolMismatch, SidecarError
+from lanefeed_sidecar.feed.messages import failure_message, frame_message
+from lanefeed_sidecar.feed.seams import FeedEngine
+from lanefeed_sidecar.pipeline.stats import Stats
+
+__all__ = ["Life"]
+
+log = logging.getLogger(__name__)
+
+#: Waits wake up this often, so that a lost notification cannot hang a thread for good.
+LOOK_SECONDS = 5.0
+
+OnError = Callable[["Life", SidecarError], None]
+
+
+class Life:
+    """Slots, filler and outbox of one attached rank. Thread safe."""
+
+    def __init__(
+        self,
+        rank: int,
+        start: int,
+        *,
+        from_state: bool,
+        resuming: bool,
+        slots: range,
+        held: Iterable[int],
+        arena: Arena,
+        engine: FeedEngine,
+        stats: Stats,
+        on_error: OnError,
+    ) -> None:
+        """Nothing runs before `begin`.
+
+        Args:
+            start: total step of the first batch.
+            from_state: a checkpoint's state was loaded.
+            resuming: the same trainer again; how far it consumed is known from its first Progress.
+            slots: this rank's slots of the arena.
+            held: those of them that the trainer still reads from; they stay leased.
+            on_error: called from the filler thread when it cannot go on.
+        """
+        self.rank, self.start, self.from_state, self.resuming = rank, start, from_state, resuming
+        self.consumed = 0 if resuming else start
+        #: The step after the last one that was signalled.
+        self.delivered = start
+        self.wait_seconds = self.step_seconds = 0.0
+        self.copied_batches = 0
+        self.streaming = self.end_sent = self.finished = False
+        self._total = engine.total_steps
+        self._base = slots.start
+        self._slots = Slots(len(slots))
+        self._arena, self._engine, self._stats, self._on_error = arena, engine, stats, on_error
+        self._cond = threading.Condition()
+        self._outbox: list[tuple[int, pb.Frame]] = []
+        self._events: list[pb.ServerMessage] = []
+        self._ending = False
+        self._failed = False
+        self._closed: SidecarError | None = None
+        self._gone = False
+        self._lease_held(slots, set(held))
+        self._filler = threading.Thread(target=self._fill, name=f"fill-{rank}", daemon=True)
+
+    def _lease_held(self, slots: range, held: set[int]) -> None:
+        for slot in slots:
+            self._arena.mark(slot, SlotState.FREE)
+        for _ in slots:
+            local = self._slots.take()
+            if local is None:
+                break
+            if local + self._base in held:
+                self._slots.publish(local)
+                self._slots.lease(local)
+                self._arena.mark(local + self._base, SlotState.LEASED)
+        for local in range(len(self._slots)):
+            if self._slots[local] == SlotState.FILLING:
+                self._slots.abort(local)
+
+    # ---- for the hub -------------------------------------------------------------------------------------------
+
+    def begin(self) -> None:
+        """Start filling slots."""
+        self._filler.start()
+
+    def close(self, why: SidecarError | None = None) -> None:
+        """End the stream (with `why` as its status) and the filler. Returns at once; `join` waits."""
+        with self._cond:
+            if self._gone:
+                return
+            self._gone, self._closed = True, why
+            self.streaming = False
+            self._cond.notify_all()
+
+    def join(self, seconds: float) -> bool:
+        """Wait for the filler, so that the slots may be given to somebody else; whether it has ended."""
+        if self._filler.ident is not None:
+            self._filler.join(seconds)
+        return not self._filler.is_alive()
+
+    def fail(self, error: SidecarError) -> None:
+        """Tell the trainer, then end the stream."""
+        with self._cond:
+            if self._failed or self._gone:
+                return
+            self._failed = True
+            self._events.append(pb.ServerMessage(failure=failure_message(error)))
+            self._cond.notify_all()
+
+    def tell(self, message: pb.ServerMessage) -> None:
+        """Send an event with the next frames."""
+        with self._cond:
+            if not self._gone:
+                self._events.append(message)
+                self._cond.notify_all()
+
+    @property
+    def alive(self) -> bool:
+        """Neither replaced nor left by its trainer."""
+        return not self._gone
+
+    @property
+    def ended(self) -> bool:
+        """The trainer has consumed the whole stream, or says that it wants no more."""
+        return self.finished or (self.end_sent and self.consumed >= self._total)
+
+    def count(self, state: SlotState) -> int:
+        """Number of slots in `state`."""
+        with self._cond:
+            return self._slots.count(state)
+
+    def reached(self, step: int) -> None:
+        """A commit says that the trainer consumed up to `step`."""
+        with self._cond:
+            self.consumed = max(self.consumed, step)
+
+    # ---- from the trainer --------------------------------------------------------------------------------------
+
+    def progress(self, message: pb.Progress) -> None:
+        """Slots come back. A slot that is not leased, or a step that was never sent, ends this stream alone."""
+        with self._cond:
+            try:
+                for slot in message.released:
+                    self._slots.release(slot - self._base)
+                    self._arena.mark(slot, SlotState.FREE)
+            except SlotError as error:
+                raise ProtocolMismatch(
+                    f"rank {self.rank} released slot {slot}, which it may not ({error}): this trainer is not a Lanefeed "
+                    "trainer of this version"
+                ) from None
+            finally:
+                if message.released:
+                    self._cond.notify_all()
+            if message.consumed > max(self.delivered, self.start):
+                raise ProtocolMismatch(
+                    f"rank {self.rank} says that it consumed up to step {message.consumed} and {self.delivered} was sent: this "
+                    "trainer is not a Lanefeed trainer of this version"
+                )
+            self.consumed = max(self.consumed, message.consumed)
+            self.wait_seconds = _grown(self.wait_seconds, message.wait_seconds)
+            self.step_seconds = _grown(self.step_seconds, message.step_seconds)
+            self.copied_batches = max(self.copied_batches, message.copied_batches)
+            self.finished = self.finished or message.finished
+
+    # ---- to the trainer ----------------------------------------------------------------------------------------
+
+    def messages(self) -> Iterator[pb.ServerMessage]:
+        """What the stream sends, until it fails or is closed; raises what it was closed with."""
+        while True:
+            with self._cond:
+                while not (self._outbox or self._events or self._ending or self._gone):
+                    self._cond.wait(LOOK_SECONDS)
+                if self._gone:
+                    break
+                batch = self._lease()
+                events, self._events = self._events, []
+                end = self._ending and not batch
+                if end:
+                    self._ending, self.end_sent = False, True
+            if batch:
+                failpoints.hit("server.before_signal")
+                yield pb.ServerMessage(frames=batch)
+            if end:
+                yield pb.ServerMessage(end=True)
+            for event in events:
+                yield event
+                if event.HasField("failure"):
+                    return
+        if self._closed is not None:
+            raise self._closed
+
+    def _lease(self) -> list[pb.Frame]:
+        """All that is ready, now the trainer's."""
+        ready, self._outbox = self._outbox, []
+        for local, frame in ready:
+            self._slots.lease(local)
+            self._arena.mark(frame.slot, SlotState.LEASED)
+            self.delivered = frame.first_step + frame.steps
+        return [frame for _, frame in ready]
+
+    # ---- the filler --------------------------------------------------------------------------------------------
+
+    def _fill(self) -> None:
+        """Thread: fill free slots until the end, an error, or `close`."""
+        try:
+            self._fill_all()
+        except SidecarError as error:
+            self._on_error(self, error)
+        except Exception as error:
+            # The supervisor's edge: a fault of ours must reach the trainer as an error, not as silence.
+            log.exception("filling for rank %d failed", self.rank)
+            self._on_error(self, SidecarError(f"internal error while assembling for rank {self.rank}: {error!r}"))
+
+    def _fill_all(self) -> None:
+        step, sequence = self.start, 0
+        while (local := self._take()) is not None:
+            slot = local + self._base
+            self._arena.mark(slot, SlotState.FILLING)
+            meta = None
+            try:
+                meta = self._engine.fill(self.rank, step, self._arena.view(slot), cancelled=self._cancelled)
+                if meta is not None:
+                    failpoints.hit("slot.mid_write")
+            finally:
+                if meta is None:
+                    self._abort(local)
+            if meta is None:
+                break
+            frame = frame_message(meta, slot, sequence)
+            self._arena.publish(slot, sequence, meta.first_step)
+            with self._cond:
+                self._slots.publish(local)
+                self._outbox.append((local, frame))
+                self._cond.notify_all()
+            step, sequence = meta.first_step + meta.steps, sequence + 1
+        with self._cond:
+            self._ending = not self._gone
+            self._cond.notify_all()
+
+    def _take(self) -> int | None:
+        """A free slot; None when closed. Waiting here is backpressure: the trainer is slower than we are."""
+        begin = 0.0
+        with self._cond:
+            while not self._gone:
+                local = self._slots.take()
+                if local is not None:
+                    if begin:
+                        self._stats.wait("fill", "slot", time.monotonic() - begin)
+                    return local
+                begin = begin or time.monotonic()
+                self._cond.wait(LOOK_SECONDS)
+        return None
+
+    def _abort(self, local: int) -> None:
+        with self._cond:
+            self._slots.abort(local)
+            self._arena.mark(local + self._base, SlotState.FREE)
+
+    def _cancelled(self) -> bool:
+        return self._gone
+
+
+def _grown(before: float, now: float) -> float:
+    """Totals only grow; a rogue client's NaN changes nothing."""
+    return now if math.isfinite(now) and now > before else before

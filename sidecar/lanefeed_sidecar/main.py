@@ -1,0 +1,93 @@
+"""Entry point: `python -m lanefeed_sidecar --config FILE` serves, `python -m lanefeed_sidecar index ...` indexes.
+
+Exit codes: 0 stopped, 2 a configuration or data that no restart mends (the last line of stderr says why), 1 the rest.
+"""
+
+import argparse
+import faulthandler
+import logging
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from lanefeed_core.errors import CoreError
+from lanefeed_core.manifest import Manifest
+from lanefeed_core.podconfig import PodConfig
+from lanefeed_sidecar.errors import ConfigError, SidecarError
+from lanefeed_sidecar.feed.seams import FeedEngine
+from lanefeed_sidecar.pipeline.stats import Stats
+from lanefeed_sidecar.supervisor import EngineFactory, exit_code, run
+
+__all__ = ["main", "serve"]
+
+log = logging.getLogger(__name__)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a command; the exit code."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    if arguments[:1] == ["index"]:
+        from lanefeed_sidecar.index.cli import main as index
+
+        return index(arguments[1:])
+    return serve(arguments, _engine)
+
+
+def serve(arguments: Sequence[str], make_engine: EngineFactory) -> int:
+    """Serve as the configuration says."""
+    parser = argparse.ArgumentParser(prog="lanefeed-sidecar", description=__doc__.partition("\n")[0])
+    parser.add_argument("--config", required=True, type=Path, help="pod configuration (JSON)")
+    parser.add_argument(
+        "--log-level", default=os.environ.get("LANEFEED_LOG_LEVEL", "INFO"), help="DEBUG, INFO, WARNING"
+    )
+    args = parser.parse_args(arguments)
+    faulthandler.enable()
+    # The trainer may be another user of the same group.
+    os.umask(0o007)
+    try:
+        config = _read_config(args.config)
+        _set_up_logging(config, args.log_level)
+        return run(config, make_engine)
+    except (SidecarError, CoreError) as error:
+        kind = error.kind if isinstance(error, SidecarError) else type(error).__name__
+        _last_line(f"{kind}: {error}")
+        return exit_code(error)
+    except Exception as error:
+        # The process's edge: a fault of ours; the trace is for us, the last line for the user.
+        logging.getLogger(__name__).exception("internal error")
+        _last_line(f"internal error: {error!r}; please report it with this log")
+        return 1
+
+
+def _engine(config: PodConfig, manifest: Manifest, stats: Stats) -> FeedEngine:
+    # Here, so that pyarrow is loaded after a wrong configuration has been refused.
+    from lanefeed_sidecar.pipeline.engine import Engine
+
+    return Engine(config, manifest, stats=stats)
+
+
+def _read_config(path: Path) -> PodConfig:
+    try:
+        text = path.read_text()
+    except OSError as error:
+        raise ConfigError(f"the configuration {path} cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"the configuration {path} is not UTF-8: {error}") from None
+    config = PodConfig.from_json(text)
+    if config.slots < 2:
+        raise ConfigError(f"sidecar.slots is {config.slots}: it must be at least 2 (one to read, one to fill)")
+    return config
+
+
+def _set_up_logging(config: PodConfig, level: str) -> None:
+    who = f"{config.job}/{config.pod_index}".replace("%", "%%")
+    form = f"%(asctime)s %(levelname)s {who} %(name)s: %(message)s"
+    logging.basicConfig(stream=sys.stderr, level=level.upper(), format=form)
+
+
+def _last_line(text: str) -> None:
+    """One line, whatever is in the message: supervisors and the kubelet show the last one."""
+    logging.shutdown()
+    sys.stderr.write(" ".join(text.split()) + "\n")
+    sys.stderr.flush()

@@ -1,0 +1,1 @@
+"""What the sidecar shows of itself: Prometheus metrics, liveness and readiness."""

@@ -1,0 +1,92 @@
+"""/metrics, /healthz and /readyz on one small threaded server, for Prometheus, the kubelet and the local runner."""
+
+import logging
+import threading
+from collections.abc import Callable
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+from lanefeed_sidecar.errors import ConfigError
+from lanefeed_sidecar.metrics.health import Health
+
+__all__ = ["MetricsServer"]
+
+log = logging.getLogger(__name__)
+
+#: A client that sends nothing is dropped after this long; more at once than that are turned away.
+CLIENT_SECONDS = 5.0
+MAX_CLIENTS = 16
+TEXT = "text/plain; charset=utf-8"
+
+
+class MetricsServer:
+    """The running server. `address` is host:port."""
+
+    def __init__(self, host: str, port: int, health: Health) -> None:
+        """Bind and serve. Raises ConfigError where the port is taken."""
+        self._health = health
+        #: Makes the text of /metrics; set once there is something to show.
+        self.render: Callable[[], bytes] = lambda: b""
+        self._busy = threading.BoundedSemaphore(MAX_CLIENTS)
+        try:
+            self._server = _Server((host, port), self._handler())
+        except OSError as error:
+            raise ConfigError(
+                f"the metrics port {host}:{port} cannot be used: {error.strerror}; set sidecar.metricsPort to a free one, or 0"
+            ) from None
+        self.address = f"{host}:{self._server.server_address[1]}"
+        thread = threading.Thread(target=self._server.serve_forever, args=(0.1,), name="metrics", daemon=True)
+        thread.start()
+
+    def close(self) -> None:
+        """Stop serving."""
+        self._server.shutdown()
+        self._server.server_close()
+
+    def answer(self, path: str) -> tuple[int, str, bytes]:
+        """Status, content type and body for a path."""
+        if path == "/metrics":
+            return 200, "text/plain; version=0.0.4; charset=utf-8", self.render()
+        if path == "/healthz":
+            return 200, TEXT, b"ok\n"
+        if path == "/readyz":
+            reason = self._health.reason
+            return (503, TEXT, f"{reason}\n".encode()) if reason else (200, TEXT, b"ready\n")
+        return 404, TEXT, b"there is /metrics, /healthz and /readyz\n"
+
+    def _handler(self) -> type[BaseHTTPRequestHandler]:
+        outer = self
+
+        class Handler(BaseHTTPRequestHandler):
+            timeout = CLIENT_SECONDS
+
+            def do_GET(self) -> None:
+                """Answer one request."""
+                if not outer._busy.acquire(blocking=False):
+                    self.send_error(503, "too many clients")
+                    return
+                try:
+                    status, kind, body = outer.answer(self.path.partition("?")[0])
+                finally:
+                    outer._busy.release()
+                self.send_response(status)
+                self.send_header("Content-Type", kind)
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+            def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 -- the base's name
+                """Requests are not news."""
+                log.debug(format, *args)
+
+        return Handler
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+    # Ours to close at once: a scrape in flight is worth nothing at the end.
+    block_on_close = False
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A client that went away in the middle is its own business."""
+        log.debug("a client of the metrics port went away: %s", client_address)

@@ -1,0 +1,232 @@
+"""Reports to the control plane, in a thread of their own and never in the way of data.
+
+Sent every `report_seconds` and at once on news (attach, commit, end, failure). Everything in a report is a state, not an
+event, except commits, which are repeated until they are acknowledged; so a lost report costs nothing. Failures back off
+with jitter.
+"""
+
+import logging
+import random
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Protocol
+
+import grpc
+
+from lanefeed_core.podconfig import PodConfig
+from lanefeed_core.proto import lanefeed_pb2 as pb
+from lanefeed_core.proto import lanefeed_pb2_grpc as rpc
+from lanefeed_core.wire import MAX_MESSAGE_BYTES, PROTOCOL_VERSION, TOKEN_METADATA
+from lanefeed_sidecar import failpoints
+from lanefeed_sidecar.errors import SidecarError
+from lanefeed_sidecar.report.commits import CommitLog
+
+__all__ = ["ReportSource", "Reporter"]
+
+log = logging.getLogger(__name__)
+
+#: Deadline of one call: the control plane may hold an answer until a commit is persisted (1 s).
+CALL_SECONDS = 5.0
+BACKOFF_SECONDS = (0.1, 2.0)
+#: News wait this long for more of it.
+GATHER_SECONDS = 0.005
+
+
+class ReportSource(Protocol):
+    """What a report is made of, and who takes the answer: the hub."""
+
+    fenced: bool
+
+    def rank_reports(self) -> list[pb.RankReport]:
+        """Ranks that attached in this session."""
+
+    def failures(self) -> list[pb.Failure]:
+        """Failures of this session."""
+
+    def fence(self, reason: str) -> None:
+        """This pod was replaced."""
+
+    def stop_at(self, stop: pb.StopAt) -> None:
+        """Ranks are to leave at one step."""
+
+    def committed(self, last: pb.Committed) -> None:
+        """What was accepted last."""
+
+    def refused(self, reasons: list[str]) -> None:
+        """Commits were refused."""
+
+
+class Reporter:
+    """Sends the pod's reports until `close`."""
+
+    def __init__(
+        self,
+        config: PodConfig,
+        session: str,
+        commits: CommitLog,
+        *,
+        ready: Callable[[], bool],
+        quarantined: tuple[tuple[str, str], ...] = (),
+    ) -> None:
+        """Nothing is sent before `start`."""
+        self._config, self._session, self._commits = config, session, commits
+        self._ready, self._quarantined = ready, quarantined
+        self.metrics_address = ""
+        self.source: ReportSource | None = None
+        #: Failures before there is a source: why the sidecar cannot start.
+        self.early: list[pb.Failure] = []
+        self.sent = self.failed = 0
+        self._sequence = 0
+        self._said = ""
+        self._cond = threading.Condition()
+        self._news = False
+        self._closing = 0.0
+        self._call: Any = None
+        self._channel = grpc.insecure_channel(
+            config.coordinator,
+            options=[
+                ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
+                ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
+                ("grpc.initial_reconnect_backoff_ms", 100),
+                ("grpc.min_reconnect_backoff_ms", 100),
+                ("grpc.max_reconnect_backoff_ms", 1000),
+            ],
+        )
+        self._stub = rpc.CoordinatorStub(self._channel)
+        self._thread = threading.Thread(target=self._run, name="report", daemon=True)
+
+    def start(self) -> None:
+        """Begin to report."""
+        self._thread.start()
+
+    def wake(self) -> None:
+        """There is news: report at once, unless the control plane is being waited for."""
+        with self._cond:
+            self._news = True
+            self._cond.notify_all()
+
+    def close(self, seconds: float) -> None:
+        """Send a last report within `seconds`, then end."""
+        with self._cond:
+            self._closing = time.monotonic() + seconds
+            if self._call is not None:
+                self._call.cancel()
+            self._cond.notify_all()
+        if self._thread.ident is None:
+            self._send_last()
+        else:
+            self._thread.join(seconds + 0.2)
+        self._channel.close()
+
+    # ---- the thread --------------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        pause = 0.0
+        while not self._closing:
+            done = self._send(CALL_SECONDS)
+            fenced = self.source is not None and self.source.fenced
+            low, high = BACKOFF_SECONDS
+            pause = 0.0 if done else min(high, max(low, 2 * pause))
+            self._wait(pause * random.uniform(0.5, 1.0), never=fenced)  # noqa: S311 -- jitter
+        self._send_last()
+
+    def _wait(self, pause: float, *, never: bool) -> None:
+        """Until news or the next report is due; after a failure at least `pause`; fenced: until `close`."""
+        with self._cond:
+            if pause:
+                self._cond.wait_for(lambda: self._closing, pause)
+            else:
+                self._cond.wait_for(lambda: self._closing or (self._news and not never), self._config.report_seconds)
+                while never and not self._closing:
+                    self._cond.wait(5.0)
+            if self._news and not self._closing:
+                self._cond.wait_for(lambda: self._closing, GATHER_SECONDS)
+            self._news = False
+
+    def _send_last(self) -> None:
+        left = self._closing - time.monotonic()
+        if left > 0 and not (self.source is not None and self.source.fenced):
+            self._send(left)
+
+    def _send(self, seconds: float) -> bool:
+        """One report and its answer; False if the control plane could not be reached."""
+        try:
+            batch = self._commits.batch()
+            request = self._request([p.message for p in batch])
+            failpoints.hit("report.before")
+            # Created under the lock so that `close` can cancel it.
+            with self._cond:
+                self._call = self._stub.Report.future(request, timeout=seconds, metadata=self._metadata())
+            reply = self._call.result()
+            self._take(reply, [p.number for p in batch])
+        except (grpc.RpcError, grpc.FutureCancelledError, SidecarError, OSError) as error:
+            self.failed += 1
+            self._say(
+                f"the control plane at {self._config.coordinator} cannot be reached ({_what(error)}): training goes on"
+            )
+            return False
+        finally:
+            self._call = None
+        self.sent += 1
+        return True
+
+    def _request(self, commits: list[pb.RankCommit]) -> pb.ReportRequest:
+        config, source = self._config, self.source
+        self._sequence += 1
+        return pb.ReportRequest(
+            protocol=PROTOCOL_VERSION,
+            job_uid=config.job_uid,
+            pod_index=config.pod_index,
+            pod_uid=config.pod_uid,
+            plan_generation=config.plan.generation,
+            session=self._session,
+            sequence=self._sequence,
+            ranks=source.rank_reports() if source else [],
+            commits=commits,
+            failures=[*self.early, *(source.failures() if source else [])],
+            quarantined=[pb.Quarantined(path=path, reason=reason) for path, reason in self._quarantined],
+            metrics_address=self.metrics_address,
+            ready=self._ready(),
+        )
+
+    def _metadata(self) -> list[tuple[str, str]]:
+        """The token is read anew for each report: projected ones are rotated."""
+        if not self._config.coordinator_token_path:
+            return []
+        return [(TOKEN_METADATA, Path(self._config.coordinator_token_path).read_text().strip())]
+
+    def _take(self, reply: pb.ReportReply, numbers: list[int]) -> None:
+        source = self.source
+        if reply.fenced:
+            if source is not None:
+                source.fence(reply.reason)
+            self._say(f"fenced: {reply.reason}")
+            return
+        self._say(f"the control plane does not take reports: {reply.reason}" if reply.reason else "")
+        self._commits.acknowledge(numbers[: reply.commits_taken])
+        if source is None:
+            return
+        if reply.refused:
+            log.error("the control plane refused commits: %s", "; ".join(reply.refused))
+            source.refused(list(reply.refused))
+        if reply.HasField("stop_at"):
+            source.stop_at(reply.stop_at)
+        if reply.HasField("last_commit"):
+            source.committed(reply.last_commit)
+
+    def _say(self, text: str) -> None:
+        """Log a state once, not at every report."""
+        if text != self._said:
+            if text:
+                log.warning("%s", text)
+            else:
+                log.info("the control plane takes reports again")
+            self._said = text
+
+
+def _what(error: Exception) -> str:
+    if isinstance(error, grpc.RpcError) and isinstance(error, grpc.Call):
+        return f"{error.code().name}: {error.details()}"
+    return repr(error)
