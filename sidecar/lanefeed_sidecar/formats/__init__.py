@@ -27,6 +27,8 @@ def delivered_columns(manifest: Manifest, selected: tuple[str, ...]) -> tuple[Co
     """
     fields = {f.name: f for f in manifest.fields}
     for name in selected:
+        if selected.count(name) > 1:
+            raise ConfigError(f"data.columns names {name!r} twice: name each column once")
         if name not in fields:
             near = difflib.get_close_matches(name, fields, 1)
             hint = f"did you mean {near[0]!r}? " if near else ""

@@ -158,12 +158,14 @@ class _ArrowReader:
         self._rows = row_groups
         self._map = pa.memory_map(path)
         try:
-            schema = pa.ipc.open_file(self._map).schema
+            self._file = pa.ipc.open_file(self._map, options=pa.ipc.IpcReadOptions(use_threads=False))
+            schema = self._file.schema
             self._columns = _Columns(schema, columns)
-            # Only wanted columns are decompressed.
             wanted = [i for i, name in enumerate(schema.names) if name in self._columns.tops]
-            options = pa.ipc.IpcReadOptions(included_fields=wanted, use_threads=False)
-            self._file = pa.ipc.open_file(self._map, options=options)
+            if len(wanted) < len(schema):
+                # Other columns are not decompressed. Only for a part, as it makes Arrow copy what it would map.
+                options = pa.ipc.IpcReadOptions(included_fields=wanted, use_threads=False)
+                self._file = pa.ipc.open_file(self._map, options=options)
         except _DECODE_ERRORS:
             self._map.close()
             raise
