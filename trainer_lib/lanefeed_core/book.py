@@ -18,6 +18,9 @@ __all__ = ["KEEP", "Book", "CommitRefused", "JobCommit", "Segment"]
 #: Job commits kept: checkpoints older than this are proven by recomputing their prefix.
 KEEP = 16
 
+#: Void job commits kept.
+KEEP_VOID = 4
+
 #: Rank commits kept while they wait for other ranks.
 MAX_SEGMENTS = 256
 
@@ -58,7 +61,7 @@ class JobCommit:
             "planGeneration": self.plan_generation,
             "ledger": self.ledger.to_dict(),
             "recomputed": self.recomputed,
-            "standIn": self.stand_in,
+            **({"standIn": True} if self.stand_in else {}),
         }
 
     @classmethod
@@ -76,6 +79,8 @@ class Book:
     plan_generation: int
     world: int
     commits: list[JobCommit] = field(default_factory=lambda: [JobCommit(0, "", 0, Ledger())])
+    #: Job commits that a start from an older checkpoint made void: ranks that were told of one may yet begin from it.
+    void: list[JobCommit] = field(default_factory=list)
     _segments: dict[int, dict[int, Segment]] = field(default_factory=dict)
 
     @property
@@ -98,13 +103,20 @@ class Book:
     def begin(self, step: int, prefix: Ledger, *, keep: bool = False) -> None:
         """A plan's ranks started from a checkpoint at total step `step`.
 
-        Commits after it are void: the checkpoint wins (G2). If no commit names `step`, `prefix` (recomputed from the
-        manifest) stands in for it and is marked so. `keep`: what ranks committed from `step` on stays, where the caller
+        Commits after it are void: the checkpoint wins (G2). A void one that ranks begin from is restored. If no commit
+        names `step`, `prefix` (recomputed from the manifest) stands in for it and is marked so. `keep`: what ranks committed from `step` on stays, where the caller
         hears of the ranks' starts one by one and has called `rejoin` for each.
         """
         kept = [c for c in self.commits if c.step <= step]
-        if not kept or kept[-1].step != step:
+        at = kept[-1].step if kept else -1
+        again = [c for c in self.void if at < c.step <= step]
+        if again and again[-1].step == step:
+            kept += again
+        elif at != step:
             kept.append(JobCommit(step, "", self.plan_generation, prefix, recomputed=True, stand_in=True))
+        dropped = [c for c in self.commits if c.step > step and not c.stand_in]
+        void = {c.step: c for c in (*self.void, *dropped) if c.step > step}
+        self.void = [void[s] for s in sorted(void)][-KEEP_VOID:]
         self.commits = kept[-KEEP:]
         for rank, chain in self._segments.items():
             self._segments[rank] = {start: s for start, s in chain.items() if keep and start >= step}
@@ -154,6 +166,7 @@ class Book:
                 name = newest.name or self._name(newest.stop)
                 commit = JobCommit(newest.stop, name, self.plan_generation, ledger, base.recomputed)
                 self.commits = [*(c for c in self.commits if c.step < commit.step), commit][-KEEP:]
+                self.void = [c for c in self.void if c.step > commit.step]
                 self._forget(commit.step)
                 return commit
         return None
@@ -192,10 +205,12 @@ class Book:
             "planGeneration": self.plan_generation,
             "world": self.world,
             "commits": [c.to_dict() for c in self.commits],
+            **({"void": [c.to_dict() for c in self.void]} if self.void else {}),
         }
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> "Book":
         """The inverse of `to_dict`; rank commits that had not completed are sent again by the sidecars."""
         commits = [JobCommit.from_dict(c) for c in data["commits"]]
-        return cls(int(data["planGeneration"]), int(data["world"]), commits)
+        void = [JobCommit.from_dict(c) for c in data.get("void", [])]
+        return cls(int(data["planGeneration"]), int(data["world"]), commits, void)

@@ -10,13 +10,13 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from lanefeed_core.book import Book, CommitRefused, JobCommit, Segment
 from lanefeed_core.lanes import Lanes
-from lanefeed_core.wire import PROTOCOL_VERSION
 from lanefeed_operator.api.status import EpochProof, Status
 from lanefeed_operator.coordinator import lives
+from lanefeed_operator.coordinator.admission import Admission, problem
 from lanefeed_operator.coordinator.lives import Change, Life
 from lanefeed_operator.coordinator.proof import Prover
 from lanefeed_operator.coordinator.reports import Committed, PodReport, RankCommit, RankReport, Reply, StopAt
@@ -27,8 +27,6 @@ __all__ = ["Coordinator", "Taken"]
 
 log = logging.getLogger(__name__)
 
-#: A checkpoint's name is handed back and kept in the status 16 times.
-MAX_NAME_BYTES = 512
 MAX_FAILURES = 32
 MAX_QUARANTINED = 1024
 MAX_PROOFS = 32
@@ -43,18 +41,6 @@ class Taken:
     refused: str = ""
     fenced: bool = False
     fresh: bool = False
-
-
-@dataclass(slots=True)
-class _Place:
-    """Who holds a pod index."""
-
-    uid: str
-    session: str = ""
-    sequence: int = -1
-    former_sessions: set[str] = field(default_factory=set)
-    metrics_address: str = ""
-    ready: bool = False
 
 
 class Coordinator:
@@ -81,15 +67,13 @@ class Coordinator:
         self._commit_event = 0
         self._mismatch: FeedFailure | None = None
         self._quarantined: dict[str, str] = {}
-        self._fenced: set[tuple[int, str]] = set()
         self._reset()
         if status.plan.generation > self._book.plan_generation:
             self.new_plan(status.plan.generation, status.plan.replicas, status.plan.ranks_per_replica)
 
     def _reset(self) -> None:
         """Forget everything that belongs to one plan."""
-        self._places: dict[int, _Place] = {}
-        self._former: set[tuple[int, str]] = set()
+        self._door = Admission(self.job_uid, self._book.plan_generation)
         self._lives: dict[int, Life] = {}
         self._failures: list[FeedFailure] = []
         self._stop: StopAt | None = None
@@ -107,29 +91,23 @@ class Coordinator:
                 raise CoordinatorError(
                     f"plan generation {generation} is older than {self._book.plan_generation}: plans only go forward"
                 )
+            self._book.new_plan(generation, replicas * ranks_per_replica)
             self._reset()
             self._recovered = False
             self._ranks_per_pod = ranks_per_replica
-            self._book.new_plan(generation, replicas * ranks_per_replica)
             self._changed()
 
     def expect(self, generation: int, index: int, pod_uid: str) -> None:
         """The shell made (or found) this pod: it holds the index from now on, and the one before is fenced."""
         with self._lock:
-            if generation != self._book.plan_generation or (index, pod_uid) in self._former:
-                return
-            place = self._places.get(index)
-            if place is not None and place.uid == pod_uid:
-                return
-            if place is not None:
-                self._former.add((index, place.uid))
-            self._places[index] = _Place(pod_uid)
+            if generation == self._book.plan_generation:
+                self._door.expect(index, pod_uid)
 
     def fence(self, generation: int, index: int, pod_uid: str, reason: str) -> None:
         """Refuse every report of this pod from now on."""
         log.warning("plan generation %d: pod %s at index %d is fenced: %s", generation, pod_uid, index, reason)
         with self._lock:
-            self._fenced.add((index, pod_uid))
+            self._door.fenced.add((index, pod_uid))
         self.on_change()
 
     def stop(self, generation: int, step: int, reason: str) -> None:
@@ -178,13 +156,13 @@ class Coordinator:
             if taken.refused:
                 return Reply(fenced=taken.fenced, reason=taken.refused)
             if report.plan_generation != self._book.plan_generation:
-                return Reply(fenced=True, reason=self._old_plan(report))
+                return Reply(fenced=True, reason=self._door.old_plan(report))
             safe = self._safe_commit()
             count, refused = 0, []
             for commit in report.commits:
-                problem = self._problem(report, commit)
-                if problem:
-                    refused.append(problem)
+                wrong = problem(report.pod_index, self._ranks(report.pod_index), commit)
+                if wrong:
+                    refused.append(wrong)
                 elif commit.stop > safe.step:
                     break
                 count += 1
@@ -198,63 +176,22 @@ class Coordinator:
 
     def _admit(self, r: PodReport) -> Taken:
         """Whether a report counts; notes its session and sequence number if it does."""
-        refused, fenced = self._refusal(r)
+        refused, fenced = self._door.refusal(r)
         if refused:
             return Taken(self._version, refused, fenced)
-        place = self._places[r.pod_index]
-        if r.session != place.session:
-            if place.session:
-                place.former_sessions.add(place.session)
-            place.session, place.sequence = r.session, -1
-        if r.sequence <= place.sequence:
-            return Taken(self._version)
-        place.sequence = r.sequence
-        return Taken(self._version, fresh=True)
+        return Taken(self._version, fresh=self._door.is_new(r))
 
-    def _refusal(self, r: PodReport) -> tuple[str, bool]:
-        """(Why a report does not count, whether that is for good)."""
-        if r.protocol != PROTOCOL_VERSION:
-            return f"the sidecar speaks protocol {r.protocol} and the control plane {PROTOCOL_VERSION}", True
-        if r.job_uid != self.job_uid:
-            return f"the report is of job {r.job_uid} and this one is {self.job_uid}", True
-        if r.plan_generation < self._book.plan_generation:
-            return self._old_plan(r), True
-        if r.plan_generation > self._book.plan_generation:
-            return f"plan generation {r.plan_generation} is not known yet: try again", False
-        if (r.pod_index, r.pod_uid) in self._fenced | self._former:
-            return f"pod {r.pod_uid} was replaced at index {r.pod_index}: let it exit", True
-        place = self._places.get(r.pod_index)
-        if place is None or place.uid != r.pod_uid:
-            return f"pod {r.pod_uid} is not known yet at index {r.pod_index}: try again", False
-        if r.session in place.former_sessions:
-            return f"session {r.session} of pod {r.pod_uid} was replaced by {place.session}", True
-        return "", False
-
-    def _old_plan(self, r: PodReport) -> str:
-        now = self._book.plan_generation
-        return f"plan generation {r.plan_generation} was replaced by {now}: let this pod exit"
-
-    def _problem(self, report: PodReport, commit: RankCommit) -> str:
-        """Why a commit can never count, "" if it can."""
-        first = report.pod_index * self._ranks_per_pod
-        what = f"commit of step {commit.stop} by rank {commit.rank}"
-        if not first <= commit.rank < min(first + self._ranks_per_pod, self._book.world):
-            return f"{what}: pod {report.pod_index} has ranks {first} to {first + self._ranks_per_pod - 1}"
-        if commit.ledger is None:
-            return f"{what}: its ledger cannot be read"
-        if commit.stop < commit.start or commit.start < 0:
-            return f"{what}: it goes back from step {commit.start}"
-        if len(commit.name.encode()) > MAX_NAME_BYTES or not commit.name.isprintable():
-            return f"{what}: the checkpoint's name must be printable and at most {MAX_NAME_BYTES} bytes long"
-        return ""
+    def _ranks(self, index: int) -> range:
+        first = index * self._ranks_per_pod
+        return range(first, min(first + self._ranks_per_pod, self._book.world))
 
     # ---- what it adds up to -------------------------------------------------------------------------------------
 
     def _apply(self, r: PodReport, now: float) -> None:
         """Old commits first, then the ranks' lives, then what the new lives committed."""
-        place = self._places[r.pod_index]
+        place = self._door.places[r.pod_index]
         place.metrics_address, place.ready = r.metrics_address, r.ready
-        good = [commit for commit in r.commits if not self._problem(r, commit)]
+        good = [commit for commit in r.commits if not problem(r.pod_index, self._ranks(r.pod_index), commit)]
         begun = self._begun(r)
         for commit in good:
             if commit.rank in begun and commit.stop <= begun[commit.rank]:
@@ -278,8 +215,7 @@ class Coordinator:
         return found
 
     def _own(self, r: PodReport) -> list[RankReport]:
-        first = r.pod_index * self._ranks_per_pod
-        return [x for x in r.ranks if first <= x.rank < min(first + self._ranks_per_pod, self._book.world)]
+        return [x for x in r.ranks if x.rank in self._ranks(r.pod_index)]
 
     def _take_lives(self, r: PodReport, begun: dict[int, int], now: float) -> None:
         self._events += 1
@@ -310,12 +246,13 @@ class Coordinator:
                 self._lives[rank] = replace(life, fits=True)
 
     def _begin(self, step: int) -> None:
-        """All ranks began at `step`: commits after it are void; epochs that were jumped over stay unproven."""
+        """All ranks began at `step`: commits after it are void; epochs that a stand-in jumps over stay unproven.
+
+        Proofs of epochs that are done again stay until they are made anew.
+        """
         first, end = self._prover.finished(self._book.last.step), self._prover.finished(step)
         self._book.begin(step, self._prover.prefix(step), keep=True)
-        for epoch in [e for e in self._proofs if e >= end]:
-            self._proven -= self._proofs.pop(epoch).verified
-        for epoch in range(first, end):
+        for epoch in range(first, end) if self._book.last.stand_in else ():
             self._keep_proof(
                 EpochProof(epoch=epoch, samples=0, digest="", expected="", verified=False, recomputed=True)
             )
@@ -404,18 +341,18 @@ class Coordinator:
                 rate=self._rate(now),
                 moved=self._moved,
                 stop_at=self._stop.step if self._stop else None,
-                fenced=frozenset(self._fenced | self._former),
+                fenced=frozenset(self._door.fenced),
             )
 
     def addresses(self) -> dict[int, str]:
         """Pod index -> host:port of its /metrics, where one is known."""
         with self._lock:
-            return {index: place.metrics_address for index, place in self._places.items() if place.metrics_address}
+            return {index: place.metrics_address for index, place in self._door.places.items() if place.metrics_address}
 
     def ready(self, index: int) -> bool:
         """Whether the pod that holds the index said that it is ready."""
         with self._lock:
-            place = self._places.get(index)
+            place = self._door.places.get(index)
             return place is not None and place.ready
 
 

@@ -1,10 +1,10 @@
 """Done means consumed: exit codes alone do not end a job.
 
 Children that are all done are believed when every rank's stream has ended in the very pods that exited, or when the
-job's last commit covers the stream's end. A pod that died so late that others had exited waits for peers that never come back: it is not left waiting.
-Otherwise the run was interrupted (a trainer that exits 0 on SIGTERM, say)
-and goes on in a new plan generation from the last commit; a trainer that does so again and again without a new commit
-fails the job.
+job's last commit covers the stream's end. A pod that died so late that others had exited waits for peers that never
+come back: it is not left waiting. Otherwise the run was interrupted (a trainer that exits 0 on SIGTERM, say) and goes
+on in a new plan generation from the last commit; a trainer that does so again and again without a new commit fails the
+job.
 """
 
 from lanefeed_operator.api.spec import Completion

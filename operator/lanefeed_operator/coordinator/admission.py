@@ -1,0 +1,95 @@
+"""Which reports count: fenced by job, plan generation, pod UID, session and sequence number.
+
+Used by `core` under its lock. Zombies (a pod that was replaced, a session that was) are refused for good; a report of a
+pod or plan that the shell has not told of yet is to be sent again.
+"""
+
+from dataclasses import dataclass, field
+
+from lanefeed_core.wire import PROTOCOL_VERSION
+from lanefeed_operator.coordinator.reports import PodReport, RankCommit
+
+__all__ = ["Admission", "Place", "problem"]
+
+#: A checkpoint's name is handed back, and kept in the status 16 times.
+MAX_NAME_BYTES = 512
+
+
+@dataclass(slots=True)
+class Place:
+    """Who holds a pod index."""
+
+    uid: str
+    session: str = ""
+    sequence: int = -1
+    former_sessions: set[str] = field(default_factory=set)
+    metrics_address: str = ""
+    ready: bool = False
+
+
+@dataclass(slots=True)
+class Admission:
+    """The holders of all indexes of one plan generation, and everybody who was replaced."""
+
+    job_uid: str
+    generation: int
+    places: dict[int, Place] = field(default_factory=dict)
+    fenced: set[tuple[int, str]] = field(default_factory=set)
+
+    def expect(self, index: int, uid: str) -> None:
+        """This pod holds the index from now on; the one before is fenced."""
+        place = self.places.get(index)
+        if (index, uid) in self.fenced or (place is not None and place.uid == uid):
+            return
+        if place is not None:
+            self.fenced.add((index, place.uid))
+        self.places[index] = Place(uid)
+
+    def refusal(self, r: PodReport) -> tuple[str, bool]:
+        """(Why a report does not count, whether that is for good); ("", False) if it does."""
+        if r.protocol != PROTOCOL_VERSION:
+            return f"the sidecar speaks protocol {r.protocol} and the control plane {PROTOCOL_VERSION}", True
+        if r.job_uid != self.job_uid:
+            return f"the report is of job {r.job_uid} and this one is {self.job_uid}", True
+        if r.plan_generation < self.generation:
+            return self.old_plan(r), True
+        if r.plan_generation > self.generation:
+            return f"plan generation {r.plan_generation} is not known yet: try again", False
+        if (r.pod_index, r.pod_uid) in self.fenced:
+            return f"pod {r.pod_uid} was replaced at index {r.pod_index}: let it exit", True
+        place = self.places.get(r.pod_index)
+        if place is None or place.uid != r.pod_uid:
+            return f"pod {r.pod_uid} is not known yet at index {r.pod_index}: try again", False
+        if r.session in place.former_sessions:
+            return f"session {r.session} of pod {r.pod_uid} was replaced by {place.session}", True
+        return "", False
+
+    def old_plan(self, r: PodReport) -> str:
+        """Why a report of an older plan generation is fenced."""
+        return f"plan generation {r.plan_generation} was replaced by {self.generation}: let this pod exit"
+
+    def is_new(self, r: PodReport) -> bool:
+        """Whether an admitted report was not seen before; notes its session and sequence number."""
+        place = self.places[r.pod_index]
+        if r.session != place.session:
+            if place.session:
+                place.former_sessions.add(place.session)
+            place.session, place.sequence = r.session, -1
+        if r.sequence <= place.sequence:
+            return False
+        place.sequence = r.sequence
+        return True
+
+
+def problem(pod_index: int, ranks: range, commit: RankCommit) -> str:
+    """Why a commit can never count, "" if it can. `ranks`: those of the pod."""
+    what = f"commit of step {commit.stop} by rank {commit.rank}"
+    if commit.rank not in ranks:
+        return f"{what}: pod {pod_index} has ranks {ranks.start} to {ranks.stop - 1}"
+    if commit.ledger is None:
+        return f"{what}: its ledger cannot be read"
+    if commit.stop < commit.start or commit.start < 0:
+        return f"{what}: it goes back from step {commit.start}"
+    if len(commit.name.encode(errors="replace")) > MAX_NAME_BYTES or not commit.name.isprintable():
+        return f"{what}: the checkpoint's name must be printable and at most {MAX_NAME_BYTES} bytes long"
+    return ""
