@@ -157,7 +157,8 @@ class Book:
             raise CommitRefused(f"rank {segment.rank} commits from step {segment.start} back to {segment.stop}")
 
     def _complete(self, newest: Segment) -> JobCommit | None:
-        for base in reversed(self.commits):
+        # A void commit that every rank goes on from was restored after all, whoever told of it.
+        for base in (*reversed(self.commits), *reversed(self.void)):
             parts = [self._chain(rank, base.step, newest.stop) for rank in range(self.world)]
             if all(part is not None for part in parts):
                 ledger = base.ledger
@@ -165,7 +166,9 @@ class Book:
                     ledger = ledger + (part or Ledger())
                 name = newest.name or self._name(newest.stop)
                 commit = JobCommit(newest.stop, name, self.plan_generation, ledger, base.recomputed)
-                self.commits = [*(c for c in self.commits if c.step < commit.step), commit][-KEEP:]
+                again = {c.step: c for c in self.void if c.step <= base.step} if base in self.void else {}
+                before = again | {c.step: c for c in self.commits if c.step < commit.step}
+                self.commits = [*(before[s] for s in sorted(before)), commit][-KEEP:]
                 self.void = [c for c in self.void if c.step > commit.step]
                 self._forget(commit.step)
                 return commit

@@ -270,7 +270,7 @@ class Coordinator:
             return
         if made is None:
             return
-        checked = self._prover.check(before[-1].step, made)
+        checked = self._prover.check(self._book.commits[-2].step, made)
         for proof in checked.proofs:
             self._keep_proof(proof)
         if checked.mismatch:
