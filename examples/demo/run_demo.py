@@ -14,6 +14,7 @@ import sys
 import time
 from collections import Counter
 from dataclasses import dataclass, field
+from itertools import chain, pairwise
 from pathlib import Path
 
 import numpy as np
@@ -126,7 +127,7 @@ class Demo:
         for event, after in zip(self.events, [*self.events[1:], None], strict=True):
             end = after.at if after else float("inf")
             times = [t for t, _ in lines if t <= event.at][-1:] + [t for t, _ in lines if event.at < t <= end]
-            gaps = [b - max(a, event.at) for a, b in zip(times, times[1:], strict=False)]
+            gaps = [b - max(a, event.at) for a, b in pairwise(times)]
             event.pause = max(gaps, default=None)
 
 
@@ -137,7 +138,7 @@ def checkpoint_chain(out: Path, last: str) -> list[list[int]]:
     while name:
         parts = sorted((out / name).glob("ids-*.json"), key=lambda p: int(p.stem.split("-")[1]))
         ranks = [json.loads(p.read_text()) for p in parts]
-        steps = [sum((r["ids"][k] for r in ranks), []) for k in range(len(ranks[0]["ids"]))]
+        steps = [list(chain.from_iterable(r["ids"][k] for r in ranks)) for k in range(len(ranks[0]["ids"]))]
         batches.append(steps)
         name = ranks[0]["before"]
     return [step for part in reversed(batches) for step in part]
@@ -187,7 +188,10 @@ def proof(demo: Demo, spec: dict) -> bool:
     table.add_row("lost", _good(lost == 0, lost))
     for entry in verified:
         equal = entry["digest"] == entry["expected"]
-        table.add_row(f"ledger digest of epoch {entry['epoch']}", _good(equal, f"{entry['digest']} {'=' if equal else '!='} {entry['expected']}"))
+        table.add_row(
+            f"ledger digest of epoch {entry['epoch']}",
+            _good(equal, f"{entry['digest']} {'=' if equal else '!='} {entry['expected']}"),
+        )
     table.add_row("all epochs proven by the ledger", _good(proven, proven))
     table.add_row("global batches compared with an uninterrupted run", f"{len(want):,}")
     table.add_row("order of every global batch equal", _good(same_order, same_order))
@@ -245,7 +249,10 @@ def main() -> int:
         return 1
     demo.pauses()
     fine = proof(demo, spec)
-    console.print(f"{time.monotonic() - begin:.0f} s in all. " + ("[green]Nothing lost, nothing repeated.[/]" if fine else "[bold red]NOT EXACT[/]"))
+    console.print(
+        f"{time.monotonic() - begin:.0f} s in all. "
+        + ("[green]Nothing lost, nothing repeated.[/]" if fine else "[bold red]NOT EXACT[/]")
+    )
     return 0 if fine else 1
 
 

@@ -183,13 +183,17 @@ class Chaos:
         try:
             code = self.runner.wait(timeout=180)
         except subprocess.TimeoutExpired:
-            raise AssertionError(f"the job did not end; status: {json.dumps(self.status(), default=str)[:4000]}") from None
+            raise AssertionError(
+                f"the job did not end; status: {json.dumps(self.status(), default=str)[:4000]}"
+            ) from None
         assert code == 0, f"lanefeed run ended with {code}: {(self.work / 'runner.log').read_text()[-3000:]}"
 
     def _wait(self, done: object, seconds: float, what: str) -> None:
         end = time.monotonic() + seconds
         while not done():  # type: ignore[operator]
-            assert time.monotonic() < end, f"waited {seconds} s for {what}: {(self.work / 'runner.log').read_text()[-3000:]}"
+            assert time.monotonic() < end, (
+                f"waited {seconds} s for {what}: {(self.work / 'runner.log').read_text()[-3000:]}"
+            )
             time.sleep(0.05)
 
     def stop(self) -> None:

@@ -1,12 +1,12 @@
 """The order's promises, for any dataset, sizes and chain of world sizes (G1, G2, G3, G5)."""
 
 from collections import Counter
+from itertools import pairwise
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.streams import rank_ids, steps_of, streams
 
 from lanefeed_core import expected, ledger
 from lanefeed_core.cursor import Cursor
@@ -14,6 +14,7 @@ from lanefeed_core.errors import StreamError
 from lanefeed_core.lanes import Lanes
 from lanefeed_core.slices import World, rank_lanes
 from lanefeed_core.stream import StreamSpec
+from support.streams import rank_ids, steps_of, streams
 
 
 @given(streams(), st.data())
@@ -83,7 +84,7 @@ def test_the_ledger_of_any_chain_is_what_the_manifest_says(lanes: Lanes, data: s
         assert expected.prefix(lanes, Cursor(3, step)) == total
         ids, mask = lanes.batch(3, step)
         cuts = [len(ids) * r // world for r in range(world + 1)]
-        for low, high in zip(cuts, cuts[1:], strict=False):
+        for low, high in pairwise(cuts):
             part = ids[low:high][mask[low:high]]
             total.add(3, len(part), ledger.sum_ids(part))
     total.check(3, expected.epoch_entry(lanes, 3))

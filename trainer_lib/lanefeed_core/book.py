@@ -104,8 +104,9 @@ class Book:
         """A plan's ranks started from a checkpoint at total step `step`.
 
         Commits after it are void: the checkpoint wins (G2). A void one that ranks begin from is restored. If no commit
-        names `step`, `prefix` (recomputed from the manifest) stands in for it and is marked so. `keep`: what ranks committed from `step` on stays, where the caller
-        hears of the ranks' starts one by one and has called `rejoin` for each.
+        names `step`, `prefix` (recomputed from the manifest) stands in for it and is marked so. `keep`: what ranks
+        committed from `step` on stays, where the caller hears of the ranks' starts one by one and has called `rejoin`
+        for each.
         """
         kept = [c for c in self.commits if c.step <= step]
         at = kept[-1].step if kept else -1

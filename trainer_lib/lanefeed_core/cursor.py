@@ -110,7 +110,7 @@ class SavedState:
                 part=Part.from_dict(part) if part else None,
             )
         except (KeyError, TypeError, ValueError) as error:
-            raise StateMismatch(f"this is not a whole Lanefeed state ({error!r}): load what state_dict() gave") from None
+            raise StateMismatch(f"not a whole Lanefeed state ({error!r}): load what state_dict() gave") from None
 
     def check(self, *, manifest: str, spec: StreamSpec, steps_per_epoch: int) -> None:
         """Raise StateMismatch unless this state belongs to the job's dataset and stream."""
@@ -118,8 +118,8 @@ class SavedState:
         for key, label in _FIELDS.items():
             if mine[key] != job[key]:
                 raise StateMismatch(
-                    f"the state was saved with {label} {mine[key]!r} and this job has {job[key]!r}: the order of samples "
-                    f"would change; set {label} back to {mine[key]!r}, or start without this state"
+                    f"the state was saved with {label} {mine[key]!r} and this job has {job[key]!r}: the order of "
+                    f"samples would change; set {label} back to {mine[key]!r}, or start without this state"
                 )
         if self.manifest != manifest:
             raise StateMismatch(

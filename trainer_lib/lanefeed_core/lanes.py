@@ -200,7 +200,9 @@ class Lanes:
 
     def step_rows(self, step: int) -> int:
         """Rows of the global batch at a step of an epoch: G, or N mod G in a Partial last one."""
-        return self.leftover if self.is_last_short(step) and self.spec.last_batch != PAD else self.spec.global_batch_size
+        return (
+            self.leftover if self.is_last_short(step) and self.spec.last_batch != PAD else self.spec.global_batch_size
+        )
 
     def step_samples(self, step: int) -> int:
         """Samples of the step that count: as `step_rows`, less padding."""

@@ -14,7 +14,17 @@ import numpy as np
 
 from lanefeed_core.errors import LayoutError
 
-__all__ = ["ALIGN", "HEADER_BYTES", "MAGIC", "SLOT_HEADER_BYTES", "VERSION", "Column", "aligned", "check_batch_fits", "fixed_frame_bytes"]
+__all__ = [
+    "ALIGN",
+    "HEADER_BYTES",
+    "MAGIC",
+    "SLOT_HEADER_BYTES",
+    "VERSION",
+    "Column",
+    "aligned",
+    "check_batch_fits",
+    "fixed_frame_bytes",
+]
 
 #: First bytes of the arena file, and the version of everything in this module.
 MAGIC = b"LANEFEED"
@@ -75,9 +85,7 @@ class Column:
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> "Column":
         """The inverse of `to_dict`."""
-        return cls(
-            data["name"], data["dtype"], tuple(data["shape"]), data["kind"], data["nullable"], data["logical"]
-        )
+        return cls(data["name"], data["dtype"], tuple(data["shape"]), data["kind"], data["nullable"], data["logical"])
 
 
 def aligned(size: int) -> int:

@@ -89,7 +89,7 @@ def _prefix_code(paths: Iterable[str]) -> Iterable[list[Any]]:
     """Each path as [length of what it shares with the one before, the rest]."""
     before = ""
     for path in paths:
-        shared = len(commonprefix((before, path)))
+        shared = len(commonprefix((before, path)))  # noqa: RUF071 characters are what is wanted
         yield [shared, path[shared:]]
         before = path
 

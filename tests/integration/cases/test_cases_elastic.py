@@ -5,9 +5,9 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from support.worlds import make_rows, take, world
 
 import lanefeed
+from support.worlds import make_rows, take, world
 
 
 def whole_epochs(uri: Path, epochs: int, **options: object) -> list[list[int]]:

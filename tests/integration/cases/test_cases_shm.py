@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.worlds import make_rows, take
 
 import lanefeed
+from support.worlds import make_rows, take
 
 
 @pytest.fixture
@@ -28,7 +28,7 @@ def small_tmpfs(tmp_path: Path) -> Iterator[Path]:
 def test_case_38_a_small_shm_is_refused_with_both_sizes(
     tmp_path: Path, small_tmpfs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """pytorch#16979, kfp#6880: a small /dev/shm and big batches. The user sees needed and available bytes and the knob."""
+    """pytorch#16979, kfp#6880: a small /dev/shm, big batches. The user sees needed and available bytes and the knob."""
     uri = make_rows(tmp_path / "d", [64])
     monkeypatch.setenv("LANEFEED_SHM_ROOT", str(small_tmpfs))
     with (

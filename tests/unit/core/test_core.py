@@ -258,7 +258,7 @@ def test_manifest_round_trip_damage_and_order() -> None:
     assert manifest_codec.decode(data) == whole
     with pytest.raises(ManifestError, match="not a Lanefeed manifest"):
         manifest_codec.decode(b"PAR1" + data)
-    with pytest.raises(ManifestError, match="truncated|damaged"):
+    with pytest.raises(ManifestError, match=r"truncated|damaged"):
         manifest_codec.decode(data[:-9])
     for at in range(8, len(data), 7):
         flipped = data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :]
@@ -274,7 +274,9 @@ def test_the_manifest_says_what_changed() -> None:
     old, new = manifest("a", "b", "c"), manifest("b", "c", "d")
     assert old.diff(new) == "1 missing (a); 1 new (d)"
     assert old.digest != new.digest
-    moved = Manifest(tuple(Shard(s.path, s.size, s.row_groups, etag="later") for s in old.shards), old.fields, root="/x")
+    moved = Manifest(
+        tuple(Shard(s.path, s.size, s.row_groups, etag="later") for s in old.shards), old.fields, root="/x"
+    )
     assert moved.digest == old.digest
     assert old.locate(11) == (1, 0)
     with pytest.raises(IndexError):

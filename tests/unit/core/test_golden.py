@@ -75,7 +75,15 @@ def _documents() -> dict[str, Any]:
     part = Part(1, 4, 0, expected.prefix(LANES, Cursor(0, 2)))
     book = Book(3, 2, [JobCommit(0, "", 0, ledger.Ledger()), JobCommit(2, "ckpt/2", 3, part.ledger)])
     config = PodConfig(
-        job="demo", job_uid="u", pod_index=1, pod_uid="p", plan=PLAN, spec=SPEC, epochs=2, manifest_path="/m", run_dir="/r"
+        job="demo",
+        job_uid="u",
+        pod_index=1,
+        pod_uid="p",
+        plan=PLAN,
+        spec=SPEC,
+        epochs=2,
+        manifest_path="/m",
+        run_dir="/r",
     )
     column = Column("tokens", "int32", (4,), nullable=True)
     info = StreamInfo("demo", MANIFEST.digest, 45, SPEC, (column,), 6, 2, 0, 2, 3)
