@@ -5,7 +5,6 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from sim.world import Chances, World
 
 from lanefeed_core.book import Book
 from lanefeed_core.ledger import Ledger
@@ -13,6 +12,7 @@ from lanefeed_operator.coordinator.admission import Admission
 from lanefeed_operator.coordinator.core import Coordinator
 from lanefeed_operator.reconcile import completion, engine, running, stop
 from lanefeed_operator.reconcile.types import CreateChildren
+from sim.world import Chances, World
 
 SEEDS = 60
 
