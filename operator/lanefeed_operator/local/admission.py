@@ -13,7 +13,6 @@ from lanefeed_operator.api.load import load_job
 from lanefeed_operator.api.spec import Job, Spec
 from lanefeed_operator.api.status import Status
 from lanefeed_operator.local.errors import LocalError
-from lanefeed_operator.local.launch import trainer_command
 from lanefeed_operator.local.store import APPLIED_REPLICAS, FOLDER, JobStore
 from lanefeed_operator.reconcile.plan_policy import misfit
 
@@ -28,7 +27,6 @@ def read_job(file: Path) -> Job:
         reason = error.strerror if isinstance(error, OSError) else "it is not text"
         raise LocalError(f"cannot read {file}: {reason}; give the path of a ShardedTrainingJob's YAML") from None
     job = load_job(text, file)
-    trainer_command(job.spec.template.trainer, {})
     notes = dict(job.metadata.annotations)
     notes |= {FOLDER: str(file.absolute().parent), APPLIED_REPLICAS: str(job.spec.replicas)}
     return job.model_copy(update={"metadata": job.metadata.model_copy(update={"annotations": notes})})

@@ -52,8 +52,8 @@ def torch_env(job: Job, *, uid: str, generation: int, index: int, replicas: int,
         "PET_RDZV_ENDPOINT": f"{head}:{port}",
         "PET_RDZV_ID": f"{uid}-{generation}",
         # Pod 0 keeps the store (guessed from addresses, every pod of one machine would try to); a node that
-        # died is given up after 5 s, not 15, since its replacement cannot join before.
-        "PET_RDZV_CONF": f"is_host={host},keep_alive_interval=1,keep_alive_max_attempt=5",
+        # died is given up after 4 s, not 15, since its replacement cannot join before.
+        "PET_RDZV_CONF": f"is_host={host},keep_alive_interval=1,keep_alive_max_attempt=4",
         "PET_LOCAL_ADDR": pod_address(index),
         "PET_MAX_RESTARTS": str(job.spec.max_restarts),
         # A new store for every round: ranks of one round must not meet the keys of another.

@@ -98,8 +98,9 @@ class JobStore:
         except FileNotFoundError:
             return {}
         except (yaml.YAMLError, ValueError) as error:
+            what = " ".join(str(error).split())
             raise LocalError(
-                f"{self.status_file} is damaged ({error}): restore it, or begin anew with `lanefeed run --fresh`"
+                f"{self.status_file} is damaged ({what}): restore it, or begin anew with `lanefeed run --fresh`"
             ) from None
 
     def save(self, job: Job, status: Status) -> None:

@@ -4,6 +4,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -31,9 +32,9 @@ class Bench:
         doc = make_doc(folder, self.work / "shm", [sys.executable, "-c", self.code])
         run_dir = str(self.work / "shm" / uid[:8])
         config = doc.config.replace(doc.run_dir, run_dir)
-        from dataclasses import replace
-
-        return replace(doc, index=index, uid=uid, run_dir=run_dir, config=config, env={"INDEX": str(index)}, grace_seconds=1)
+        return replace(
+            doc, index=index, uid=uid, run_dir=run_dir, config=config, env={"INDEX": str(index)}, grace_seconds=1
+        )
 
     def job(self, replicas: int = 1, max_restarts: int = 2) -> IndexedJob:
         job = IndexedJob(

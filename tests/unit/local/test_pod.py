@@ -3,6 +3,7 @@
 import os
 import signal
 import socket
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -47,7 +48,9 @@ def test_a_trainer_that_exits_0_succeeds_and_nothing_is_left(start: Start) -> No
     clean(pod)
 
 
-@pytest.mark.parametrize(("code", "expected"), [("sys.exit(3)", 3), ("os.kill(os.getpid(), 9)", -9), ("sys.exit(75)", 75)])
+@pytest.mark.parametrize(
+    ("code", "expected"), [("sys.exit(3)", 3), ("os.kill(os.getpid(), 9)", -9), ("sys.exit(75)", 75)]
+)
 def test_a_trainer_that_fails_fails_its_pod_with_the_code(start: Start, code: str, expected: int) -> None:
     pod = start([sys.executable, "-c", f"import os,sys; {code}"])
     state = pod.end()
@@ -88,7 +91,10 @@ def test_a_trainer_is_not_started_before_its_sidecar_is_ready(start: Start) -> N
 
 
 def test_sigterm_gives_the_trainer_its_grace_then_ends_all(start: Start) -> None:
-    code = "import signal,sys,time; signal.signal(15, lambda *_: (open('told','w'), sys.exit(0))); open('up','w'); time.sleep(60)"
+    code = (
+        "import signal,sys,time; signal.signal(15, lambda *_: (open('told','w'), sys.exit(0))); "
+        "open('up','w'); time.sleep(60)"
+    )
     pod = start([sys.executable, "-c", code])
     wait_for((pod.folder / "up").exists)
     pod.process.terminate()
@@ -145,11 +151,10 @@ def test_a_command_that_does_not_exist_is_named(start: Start) -> None:
     assert "check command and workingDir" in state.message
 
 
-def test_a_finished_pod_keeps_its_commits_until_a_runner_answers(start: Start, tmp_path: Path) -> None:
+def test_a_finished_pod_keeps_its_commits_until_a_runner_answers(tmp_path: Path) -> None:
     code = "import os; open(os.environ['LANEFEED_RUN']+'/commits.jsonl','w').write('{}')"
-    pod = start([sys.executable, "-c", code], coordinator=str(tmp_path / "c.sock"))
-    pod.close()
-    doc = make_doc(tmp_path / "pod9", tmp_path / "shm", [sys.executable, "-c", code], coordinator=str(tmp_path / "c.sock"))
+    command, address = [sys.executable, "-c", code], str(tmp_path / "c.sock")
+    doc = make_doc(tmp_path / "pod", tmp_path / "shm", command, coordinator=address)
     doc.env["LANEFEED_RUN"] = doc.run_dir
     pod = RunningPod(doc)
     try:
@@ -169,14 +174,14 @@ def test_a_finished_pod_keeps_its_commits_until_a_runner_answers(start: Start, t
         pod.close()
 
 
-def test_a_pod_that_was_replaced_before_it_began_does_nothing(start: Start, tmp_path: Path) -> None:
+def test_a_pod_that_was_replaced_before_it_began_does_nothing(start: Start) -> None:
     pod = start(SLEEP)
     pod.until(phase="Running")
     pod.process.terminate()
     pod.end()
-    import subprocess
-
     command = [sys.executable, "-m", "lanefeed_operator.local.pod", str(pod.folder), "another-uid"]
-    done = subprocess.run(command, env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}, capture_output=True, timeout=20)
+    done = subprocess.run(
+        command, env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}, capture_output=True, timeout=20
+    )
     assert done.returncode == 1
     assert b"was replaced before it began" in done.stderr

@@ -1,4 +1,4 @@
-"""`python -m lanefeed_sidecar --config FILE`: ready at once, or as FAKE_SIDECAR says: exit2, crash-once, never-ready."""
+"""`python -m lanefeed_sidecar --config FILE`: ready, or as FAKE_SIDECAR says: exit2, crash-once, never-ready."""
 
 import json
 import os
