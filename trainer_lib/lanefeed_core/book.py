@@ -159,7 +159,8 @@ class Book:
 
     def _complete(self, newest: Segment) -> JobCommit | None:
         # A void commit that every rank goes on from was restored after all, whoever told of it.
-        for base in (*reversed(self.commits), *reversed(self.void)):
+        bases = [*reversed(self.commits), *reversed(self.void)]
+        for base in (b for b in bases if b.step < newest.stop):
             parts = [self._chain(rank, base.step, newest.stop) for rank in range(self.world)]
             if all(part is not None for part in parts):
                 ledger = base.ledger

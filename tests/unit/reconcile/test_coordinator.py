@@ -201,6 +201,20 @@ def test_the_checkpoint_wins_over_later_commits_and_a_void_one_can_come_back() -
     assert [p.verified for p in bed.core.snapshot(0).proofs] == [True]
 
 
+def test_a_void_commit_does_not_stand_for_ranks_that_have_not_made_it_again() -> None:
+    bed = Bed()
+    for step in (7, 14):
+        for rank in range(2):
+            bed.say(rank, step, commit(rank, step - 7, step))
+    for rank in range(2):
+        bed.say(rank, 7, started=7)
+    assert bed.last == (7, "c7")
+    bed.say(0, 14, commit(0, 7, 14), started=7)
+    assert bed.last == (7, "c7")
+    bed.say(1, 14, commit(1, 7, 14), started=7)
+    assert bed.last == (14, "c14")
+
+
 def test_a_new_plan_forgets_the_old_ones_half_commits() -> None:
     bed = Bed()
     bed.say(0, 7, commit(0, 0, 7))
