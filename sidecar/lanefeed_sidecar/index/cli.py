@@ -55,8 +55,7 @@ def _arguments(argv: Sequence[str]) -> argparse.Namespace:
 
 
 def _progress(done: int, all_: int) -> None:
-    if done == all_ or done % 100 == 0:
-        print(f"\rreading footers: {done} of {all_}", end="\n" if done == all_ else "", file=sys.stderr, flush=True)
+    print(f"\rreading footers: {done} of {all_}", end="\n" if done == all_ else "", file=sys.stderr, flush=True)
 
 
 def _write(path: str, data: bytes) -> None:

@@ -234,6 +234,29 @@ def test_a_flipped_footer_is_another_dataset(tmp_path: Path) -> None:
     assert index(tmp_path).digest == before
 
 
+def test_threads_by_waiting() -> None:
+    assert [build.threads_for(waited, 1.0) for waited in (0.0, 0.9, 1.1, 6.0, 500.0)] == [1, 1, 2, 7, 16]
+
+
+def test_many_files_and_progress(tmp_path: Path) -> None:
+    """More files than one batch; the progress ends with all of them."""
+    first = write(tmp_path / "000.parquet", pa.table({"x": [1, 2]}), "parquet")
+    for at in range(1, 150):
+        (tmp_path / f"{at:03}.parquet").write_bytes(first.read_bytes() if at != 77 else b"bad")
+    for threads in (0, 1, 5):
+        seen: list[tuple[int, int]] = []
+        manifest = index(
+            tmp_path,
+            on_corrupt="Quarantine",
+            threads=threads,
+            progress=lambda done, of, seen=seen: seen.append((done, of)),
+        )
+        assert [s.path for s in manifest.shards] == [f"{at:03}.parquet" for at in range(150) if at != 77]
+        assert [path for path, _ in manifest.quarantined] == ["077.parquet"]
+        assert seen == sorted(seen)
+        assert seen[-1] == (150, 150)
+
+
 # ---- the command -----------------------------------------------------------------------------------------------
 
 
