@@ -154,7 +154,7 @@ class _Sidecar:
                 world=config.plan.world,
                 total_steps=engine.total_steps,
             )
-            hub.on_attach = book.attach
+            hub.on_attach = lambda rank, start, resuming: book.attach(rank, start, resuming=resuming)
             hub.is_commit = book.knows
         else:
             log.warning(

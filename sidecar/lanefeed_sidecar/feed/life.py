@@ -176,7 +176,9 @@ class Life:
             self.wait_seconds = _grown(self.wait_seconds, message.wait_seconds)
             self.step_seconds = _grown(self.step_seconds, message.step_seconds)
             self.copied_batches = max(self.copied_batches, message.copied_batches)
-            self.finished = self.finished or message.finished
+            if message.finished and not self.finished:
+                self.finished = True
+                self._cond.notify_all()
 
     # ---- to the trainer ----------------------------------------------------------------------------------------
 
@@ -249,6 +251,9 @@ class Life:
                 self._outbox.append((local, frame))
                 self._cond.notify_all()
             step, sequence = meta.first_step + meta.steps, sequence + 1
+        if self.finished:
+            # Nothing more is wanted: memory that was read ahead for this rank goes to the others.
+            self._engine.forget(self.rank)
         with self._cond:
             self._ending = not self._gone
             self._cond.notify_all()
@@ -257,7 +262,7 @@ class Life:
         """A free slot; None when closed. Waiting here is backpressure: the trainer is slower than we are."""
         begin = 0.0
         with self._cond:
-            while not self._gone:
+            while not self._cancelled():
                 local = self._slots.take()
                 if local is not None:
                     if begin:
@@ -273,7 +278,7 @@ class Life:
             self._arena.mark(local + self._base, SlotState.FREE)
 
     def _cancelled(self) -> bool:
-        return self._gone
+        return self._gone or self.finished
 
 
 def _grown(before: float, now: float) -> float:

@@ -31,8 +31,11 @@ class FeedEngine(Protocol):
     def seek(self, rank: int, step: int) -> None:
         """The rank's stream goes on at total step `step`."""
 
+    def forget(self, rank: int) -> None:
+        """Nothing is read ahead for the rank until it seeks again."""
+
     def fill(self, rank: int, step: int, slot: NDArray[np.uint8], *, cancelled: Callable[[], bool]) -> FrameMeta | None:
         """Assemble the frame that starts at total step `step`; None at the end or when cancelled."""
 
     def memory(self) -> dict[str, int]:
-        """Bytes by use."""
+        """Bytes by use, and `open_windows`, a number."""

@@ -83,7 +83,7 @@ class _Collector:
         snapshot = self._stats.snapshot()
         yield from self._pipeline(snapshot)
         yield from self._ranks()
-        yield from self._pod(snapshot)
+        yield from self._pod()
 
     def _pipeline(self, snapshot: Snapshot) -> Iterator[Metric]:
         for name, (metric, text) in _COUNTS.items():
@@ -98,6 +98,9 @@ class _Collector:
         for kind, number in sorted(snapshot.errors.items()):
             errors.add_metric([kind], number)
         yield errors
+        yield GaugeMetricFamily(
+            "lanefeed_windows_open", "Shuffle windows that are held in memory.", self._hub.engine.memory().get("open_windows", 0)
+        )
         quarantined = self._counts.quarantined + snapshot.counts.get("quarantined", 0)
         yield GaugeMetricFamily(
             "lanefeed_quarantined_shards",
@@ -156,7 +159,7 @@ class _Collector:
         lanes = self._hub.engine.lanes
         return Cursor.from_total(total, lanes.steps_per_epoch, aligned=lanes.spec.aligned)
 
-    def _pod(self, snapshot: Snapshot) -> Iterator[Metric]:
+    def _pod(self) -> Iterator[Metric]:
         counts, hub = self._counts, self._hub
         yield CounterMetricFamily(
             "lanefeed_commits", "Commits of checkpoints taken from this pod's ranks.", counts.commits()
@@ -181,7 +184,7 @@ class _Collector:
             "Bytes of memory by use; rss_peak is the whole process, shared memory included.",
             labels=["use"],
         )
-        for use, size in sorted(self._memory(snapshot).items()):
+        for use, size in sorted(self._memory().items()):
             memory.add_metric([use], size)
         yield memory
         yield GaugeMetricFamily(
@@ -189,7 +192,7 @@ class _Collector:
         )
         yield InfoMetricFamily("lanefeed_build", "Versions, and what this sidecar serves.", self._build())
 
-    def _memory(self, snapshot: Snapshot) -> dict[str, int]:
+    def _memory(self) -> dict[str, int]:
         gauges = {n.removesuffix("_bytes"): v for n, v in snapshot.gauges.items() if n.endswith("_bytes")}
         return {
             **gauges,
