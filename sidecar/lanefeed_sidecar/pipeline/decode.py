@@ -30,8 +30,6 @@ OpenShard = Callable[[Manifest, int, tuple[Column, ...]], ShardReader]
 _OPEN_READERS = 8
 _TRIES = 3
 _PAUSE_SECONDS = 0.1
-#: Row groups that decode to more than this share of the budget are streamed in pieces.
-_STREAM_SHARE = 4
 
 
 class Workers:
@@ -67,7 +65,7 @@ class Workers:
     def close(self) -> None:
         """Stop them after their current row group; waits at most 5 s."""
         self._stopped.set()
-        self._store.wake()
+        self._store.close()
         for thread in self._threads:
             if thread.is_alive():
                 thread.join(5)
@@ -114,7 +112,7 @@ class Workers:
             return None
         reader = self._reader(task.group.shard, readers)
         size = self._groups.nbytes(task.group)
-        if size > self._budget // _STREAM_SHARE:
+        if self._store.streams(task.group):
             self._stream(task, reader, size)
             return None
         began = time.perf_counter()

@@ -20,10 +20,9 @@ from lanefeed_core.podconfig import PodConfig
 from lanefeed_core.slices import lane_slices, rank_lanes, rank_slice
 from lanefeed_sidecar import formats
 from lanefeed_sidecar.errors import ConfigError
-from lanefeed_sidecar.pipeline.assemble import Copy, Shape, assemble, frame_copies, frame_keys
+from lanefeed_sidecar.pipeline.assemble import Shape, assemble, frame_copies, frame_keys
 from lanefeed_sidecar.pipeline.decode import OpenShard, Workers
 from lanefeed_sidecar.pipeline.frames import FrameMeta
-from lanefeed_sidecar.pipeline.needs import WindowKey
 from lanefeed_sidecar.pipeline.pieces import RowGroups
 from lanefeed_sidecar.pipeline.stats import Stats
 from lanefeed_sidecar.pipeline.store import Store
@@ -31,13 +30,13 @@ from lanefeed_sidecar.pipeline.store import Store
 __all__ = ["Engine"]
 
 #: A frame is about this large, so that signalling it (about 100 us) costs little, and holds at most so many steps.
-_FRAME_BYTES = 2 << 20
+_FRAME_BYTES = 4 << 20
 _MAX_STEPS = 256
 _MIN_SLOT_BYTES = 4 << 20
 
 
 class Engine:
-    """Decodes, shuffles and batches for the ranks of one pod. Thread-safe: one filling thread per rank, seeks from any."""
+    """Decodes, shuffles and batches for the ranks of one pod. One filling thread per rank; seeks from any thread."""
 
     def __init__(
         self, config: PodConfig, manifest: Manifest, *, stats: Stats, open_shard: OpenShard = formats.open_shard
@@ -56,10 +55,13 @@ class Engine:
         self.total_steps = _total_steps(config, self.lanes)
         self._rank_lanes = {rank: rank_lanes(self.lanes, self._world, rank) for rank in self.ranks}
         self._row_bytes = self._window_row_bytes(manifest)
-        self._check_budget(config)
+        threads = config.decode_threads or max(1, min(4, len(os.sched_getaffinity(0))))
+        groups = RowGroups(manifest, int(sum(c.row_bytes for c in self.columns if not c.ragged)))
+        reserve = min(config.read_ahead_bytes // 4, threads * groups.largest())
+        self._check_budget(config, reserve)
         #: Bytes of a slot: config.slot_bytes, or chosen from the row sizes.
         self.slot_bytes = config.slot_bytes or self._choose_slot_bytes(manifest)
-        groups = RowGroups(manifest)
+        self._ragged_bytes = manifest.row_bytes if any(c.ragged for c in self.columns) else 0.0
         self._store = Store(
             self.lanes,
             groups,
@@ -68,6 +70,7 @@ class Engine:
             stop=self.total_steps,
             budget=config.read_ahead_bytes,
             row_bytes=self._row_bytes,
+            reserve=reserve,
             stats=stats,
         )
         self._workers = Workers(
@@ -76,7 +79,7 @@ class Engine:
             self.lanes,
             groups,
             self.columns,
-            threads=config.decode_threads or max(1, min(4, len(os.sched_getaffinity(0)))),
+            threads=threads,
             budget=config.read_ahead_bytes,
             open_shard=open_shard,
             stats=stats,
@@ -89,15 +92,19 @@ class Engine:
         ragged = [c for c in self.columns if c.ragged]
         return fixed + (8 * len(ragged) + manifest.row_bytes if ragged else 0)
 
-    def _check_budget(self, config: PodConfig) -> None:
+    def _check_budget(self, config: PodConfig, reserve: int) -> None:
         lanes = sorted({lane for found in self._rank_lanes.values() for lane in found})
-        rows = sum(min(2 * self.lanes.spec.window, self.lanes.lane_rows(lane)) for lane in lanes)
-        needed = int(rows * self._row_bytes)
+        window = self.lanes.spec.window
+        # A step of a lane whose share is larger than a window reads several of them.
+        wanted = {lane: max(2 * window, self.lanes.share(lane) + window) for lane in lanes}
+        rows = sum(min(wanted[lane], self.lanes.lane_rows(lane)) for lane in lanes)
+        needed = int(rows * self._row_bytes) + reserve
         if needed > config.read_ahead_bytes:
             raise ConfigError(
                 f"sidecar.readAheadBytes is {config.read_ahead_bytes} and two open windows for each of this pod's "
-                f"{len(lanes)} lanes take {needed} bytes ({self.lanes.spec.window} rows of about {self._row_bytes:.0f} "
-                "bytes): raise sidecar.readAheadBytes, or lower shuffle.window or batching.lanes for a new job"
+                f"{len(lanes)} lanes, and the row groups being decoded, take {needed} bytes ({window} rows of about "
+                f"{self._row_bytes:.0f} bytes): raise sidecar.readAheadBytes, or lower shuffle.window or batching.lanes "
+                "for a new job"
             )
 
     def rank_rows(self, rank: int) -> int:
@@ -129,32 +136,29 @@ class Engine:
         """Nothing is read ahead for the rank until it seeks again."""
         self._store.forget(rank)
 
-    def fill(
-        self, rank: int, step: int, slot: NDArray[np.uint8], *, cancelled: Callable[[], bool]
-    ) -> FrameMeta | None:
+    def fill(self, rank: int, step: int, slot: NDArray[np.uint8], *, cancelled: Callable[[], bool]) -> FrameMeta | None:
         """Fill the slot with the frame that begins at total step `step`; waits for the windows.
 
         Returns None at the end of the stream, or when cancelled. Raises DataError, BatchTooLarge.
         """
         if self.total_steps and step >= self.total_steps:
             return None
+        if self._store.position(rank) != step:
+            self.seek(rank, step)
         shape = self._shape(rank, step)
         copies = frame_copies(self.lanes, lane_slices(self.lanes, self._world, rank, shape.step), shape)
-        needed = self._store.acquire(frame_keys([c for c in copies if c.step == 0]), cancelled=cancelled)
-        if needed is None:
-            return None
-        self._store.release(needed)
-        shape = shape.cut(self._ready_steps(copies, shape.steps))
-        copies = [c for c in copies if c.step < shape.steps]
-        windows = self._store.acquire(frame_keys(copies), cancelled=cancelled)
+        first = frame_keys([c for c in copies if c.step == 0])
+        windows = self._store.acquire(first, frame_keys(copies), cancelled=cancelled)
         if windows is None:
             return None
         try:
+            # What can be copied now goes out now: a later window that is still being decoded delays no batch before it.
+            shape = shape.cut(min((c.step for c in copies if c.key not in windows), default=shape.steps))
             meta = assemble(self.lanes, self.columns, shape, copies, windows, slot, self._stats)
         finally:
             self._store.release(windows)
         self._ramp[rank] = min(_MAX_STEPS, self._ramp[rank] * 2)
-        self._store.advance(rank, step + meta.steps)
+        self._store.advance(rank, step, step + meta.steps)
         self._stats.add(frames=1, batches=meta.steps, samples=meta.steps * meta.samples)
         return meta
 
@@ -172,17 +176,9 @@ class Engine:
         return Shape(at.epoch, at.step, max(1, limit), high - low, step)
 
     def _frame_steps(self, rows: int) -> int:
-        one = fixed_frame_bytes(list(self.columns), rows, 1)
+        one = fixed_frame_bytes(list(self.columns), rows, 1) + int(rows * self._ragged_bytes)
         spare = self.slot_bytes - SLOT_HEADER_BYTES
         return max(1, min(_MAX_STEPS, _FRAME_BYTES // one, spare // one))
-
-    def _ready_steps(self, copies: list[Copy], steps: int) -> int:
-        """Steps from the first that can be copied now."""
-        known: dict[WindowKey, bool] = {}
-        for copy in copies:
-            if copy.step < steps and not known.setdefault(copy.key, self._store.whole(copy.key)):
-                steps = max(1, copy.step)
-        return steps
 
     def memory(self) -> dict[str, int]:
         """Bytes by use, and the number of open windows."""

@@ -1,6 +1,7 @@
 """What a frame in a slot is: its description for the trainer, and where its blocks lie.
 
-Called by `assemble`, which fills slots, and by the feed, which sends the description. `lanefeed_core.layout` has the rules.
+Called by `assemble`, which fills slots, and by the feed, which sends the description. `lanefeed_core.layout` has the
+rules.
 """
 
 from dataclasses import dataclass, field

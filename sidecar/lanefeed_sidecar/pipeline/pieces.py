@@ -1,7 +1,7 @@
 """Cuts a window into pieces of row groups: which rows of which row group go to which rows of the window.
 
-Pure; called when a window is opened. The destination already holds the shuffle, so that decoding scatters and assembling
-is a plain block copy.
+Pure; called when a window is opened. The destination already holds the shuffle, so that decoding scatters and
+assembling is a plain block copy.
 """
 
 from typing import NamedTuple
@@ -33,8 +33,9 @@ class Piece(NamedTuple):
 class RowGroups:
     """Where every shard's row groups begin; built once."""
 
-    def __init__(self, manifest: Manifest) -> None:
-        """Prefix sums over each shard's row groups."""
+    def __init__(self, manifest: Manifest, row_bytes: int = 0) -> None:
+        """Prefix sums over each shard's row groups. row_bytes: what a decoded row takes at least."""
+        self._row_bytes = row_bytes
         self._starts = [np.concatenate([[0], np.cumsum(s.row_groups)]).astype(np.int64) for s in manifest.shards]
         self._bytes = [s.row_group_bytes for s in manifest.shards]
         self._manifest = manifest
@@ -48,9 +49,16 @@ class RowGroups:
         return int(self._starts[key.shard][key.group + 1]) - self.start(key)
 
     def nbytes(self, key: RowGroupKey) -> int:
-        """Decoded bytes, as the metadata says."""
+        """Decoded bytes, about: as the metadata says (encoded, so often too little), or what fixed columns take."""
         known = self._bytes[key.shard]
-        return int(known[key.group]) if known else int(self.rows(key) * self._manifest.row_bytes)
+        said = int(known[key.group]) if known else int(self.rows(key) * self._manifest.row_bytes)
+        return max(said, self.rows(key) * self._row_bytes)
+
+    def largest(self) -> int:
+        """Decoded bytes of the largest row group."""
+        said = max((max(b) for b in self._bytes if b), default=0)
+        rows = max(max(s.row_groups) for s in self._manifest.shards)
+        return max(said, int(rows * (self._row_bytes if said else max(self._row_bytes, self._manifest.row_bytes))))
 
     def split(self, shard: int, start: int, stop: int) -> list[tuple[RowGroupKey, int, int]]:
         """Rows [start, stop) of a shard as (row group, first row in it, last row in it, exclusive)."""

@@ -1,8 +1,9 @@
 """Which windows are open, what is decoded next, and what memory that takes. One lock guards it all.
 
-Called by decode threads (`next_task`, `done`), by the assembler (`wait_whole`, `release`) and by seeks. Work is chosen in
-the order of need: the window whose first reading step is nearest to its rank. The budget bounds windows ahead and kept
-row groups; the windows that ranks need right now are opened whatever it says, or nothing would move.
+Called by decode threads (`next_task`, `done`), by the engine (`acquire`, `release`, `advance`) and by seeks. Work is
+chosen in the order of need: the window whose first reading step is nearest to its rank. The budget bounds windows ahead,
+kept row groups, those being decoded and buffers that wait for reuse; the windows that ranks need right now are opened
+whatever it says, at the cost of windows that are needed later, or nothing would move.
 """
 
 import threading
@@ -14,7 +15,7 @@ from lanefeed_core.lanes import Lanes
 from lanefeed_core.layout import Column
 from lanefeed_sidecar.errors import SidecarError
 from lanefeed_sidecar.formats.chunk import Chunk
-from lanefeed_sidecar.pipeline.needs import WindowKey, WindowNeed, lane_needs
+from lanefeed_sidecar.pipeline.needs import PAD_WINDOW, WindowKey, WindowNeed, lane_needs
 from lanefeed_sidecar.pipeline.pieces import RowGroupKey, RowGroups, window_pieces, window_rows
 from lanefeed_sidecar.pipeline.stats import Stats
 from lanefeed_sidecar.pipeline.window import BufferPool, Window
@@ -23,6 +24,10 @@ __all__ = ["Store", "Task"]
 
 #: Windows per lane that are opened at most: the current one and two ahead.
 _AHEAD = 3
+#: Row groups that decode to more than this share of the budget are streamed in pieces.
+_STREAM_SHARE = 4
+#: How often waiters look whether they were cancelled; they are woken for everything else.
+_LOOK_AGAIN_SECONDS = 0.1
 
 
 @dataclass(slots=True)
@@ -32,7 +37,6 @@ class Task:
     group: RowGroupKey
     windows: list[Window]
     chunk: Chunk | None
-    keep: bool
 
 
 class Store:
@@ -48,21 +52,32 @@ class Store:
         stop: int,
         budget: int,
         row_bytes: float,
+        reserve: int,
         stats: Stats,
     ) -> None:
-        """`rank_lanes`: the lanes of each local rank; `stop`: total step at which the stream ends, 0 for never."""
+        """`rank_lanes`: the lanes of each local rank; `stop`: total step at which the stream ends, 0 for never.
+
+        `reserve`: bytes of the budget that windows leave to row groups being decoded.
+        """
         self.changed = threading.Condition()
-        self.pool = BufferPool(budget // 4)
+        self.pool = BufferPool(budget // 2)
         self._lanes, self._groups, self._columns = lanes, groups, columns
         self._rank_lanes, self._stop, self._budget, self._row_bytes = rank_lanes, stop, budget, row_bytes
+        self._reserve = reserve
         self._stats = stats
+        #: Rows of a window's buffers: all windows share one size, so that any can take over another's.
+        self._capacity = min(lanes.spec.window, max(lanes.lane_rows(lane) for lane in range(lanes.spec.lanes)))
         self._positions: dict[int, int] = {}
         self._windows: dict[WindowKey, Window] = {}
-        self._order: list[WindowNeed] = []
+        #: (steps until it is needed, need), nearest first.
+        self._order: list[tuple[int, WindowNeed]] = []
+        #: (epoch, lane) -> line rows of the lane that follow its open windows; see `_later`.
+        self._fronts: dict[tuple[int, int], tuple[int, int]] = {}
         self._recompute_at: dict[int, int] = {}
         self._busy: set[RowGroupKey] = set()
         self._kept: dict[RowGroupKey, Chunk] = {}
         self._in_flight = 0
+        self._closed = False
 
     # ---- positions ---------------------------------------------------------------------------------------------
 
@@ -70,12 +85,22 @@ class Store:
         """The rank goes on at total step `step`; what nobody needs any more is dropped."""
         with self.changed:
             self._positions[rank] = step
+            # Another try may succeed: the file may have been restored.
+            for key in [k for k, w in self._windows.items() if w.error]:
+                self._drop(key)
             self._plan()
             self.changed.notify_all()
 
-    def advance(self, rank: int, step: int) -> None:
-        """The rank has been served up to `step`. Cheap unless a window was passed."""
+    def position(self, rank: int) -> int | None:
+        """Where the rank is; None if nothing is read for it."""
         with self.changed:
+            return self._positions.get(rank)
+
+    def advance(self, rank: int, since: int, step: int) -> None:
+        """The rank was served from `since` up to `step`; a seek in between wins. Cheap unless a window was passed."""
+        with self.changed:
+            if self._positions.get(rank) != since:
+                return
             self._positions[rank] = step
             if step >= self._recompute_at.get(rank, 0):
                 self._plan()
@@ -90,6 +115,8 @@ class Store:
 
     def _plan(self) -> None:
         """Recompute what is needed, drop what is not, open what fits."""
+        if self._closed:
+            return
         needs: dict[WindowKey, tuple[int, WindowNeed]] = {}
         for rank, position in self._positions.items():
             crossing: list[int] = []
@@ -103,51 +130,71 @@ class Store:
                     if need.key not in needs or distance < needs[need.key][0]:
                         needs[need.key] = (distance, need)
             self._recompute_at[rank] = min(crossing, default=position + 1)
-        self._order = [need for _, need in sorted(needs.values(), key=lambda item: (item[0], item[1].key))]
-        urgent = {key for key, (distance, _) in needs.items() if distance <= 0}
+        self._order = sorted(needs.values(), key=lambda item: (item[0], item[1].key))
         for key in [k for k in self._windows if k not in needs]:
             self._drop(key)
-        self._drop_chunks(set(needs))
-        self._open(urgent)
+        self._open()
+        self._find_fronts()
+        for group in [g for g in self._kept if not self._wanted(g)]:
+            del self._kept[group]
+        self.pool.trim(self._budget - self.used() + self.pool.nbytes)
 
-    def _open(self, urgent: set[WindowKey]) -> None:
-        used = self.used()
-        for need in self._order:
+    def _open(self) -> None:
+        """Open windows, nearest first, as far as the budget goes; those needed now push out those needed later."""
+        limit = self._budget - self._reserve
+        for distance, need in self._order:
             if need.key in self._windows:
                 continue
             rows = window_rows(self._lanes, need.key)
-            cost = int(rows * self._row_bytes)
-            if used + cost > self._budget and need.key not in urgent:
+            cost = int(max(rows, self._capacity_of(need.key)) * self._row_bytes)
+            if self.used() + cost > limit and not self._make_room(cost, limit, distance) and distance > 0:
                 break
-            window = Window.open(
-                need.key, rows, window_pieces(self._lanes, self._groups, need.key), self._columns, self.pool
-            )
-            window.first = need.first
-            self._windows[need.key] = window
-            used += max(cost, window.nbytes)
+            pieces = window_pieces(self._lanes, self._groups, need.key)
+            self._windows[need.key] = Window.open(need.key, pieces, rows=rows, nbytes=cost)
+
+    def _make_room(self, cost: int, limit: int, distance: int) -> bool:
+        """For an urgent window: drop kept row groups, then windows needed later than `distance`, until `cost` fits."""
+        if distance > 0:
+            return False
+        self._kept.clear()
+        for later, need in reversed(self._order):
+            if self.used() + cost <= limit:
+                return True
+            window = self._windows.get(need.key)
+            if later > distance and window is not None and not window.readers:
+                self._drop(need.key)
+        return self.used() + cost <= limit
+
+    def _capacity_of(self, key: WindowKey) -> int:
+        """Rows of the window's buffers, at least; padding is small and has its own."""
+        return 0 if key.window == PAD_WINDOW else self._capacity
 
     def _drop(self, key: WindowKey) -> None:
         window = self._windows.pop(key)
-        # A window that somebody reads or writes is left to the garbage collector instead of the pool.
+        # One that somebody still reads or writes gives its buffers back later (`release`, `done`).
         if window.whole and not window.readers:
             window.close(self.pool)
 
-    def _drop_chunks(self, needed: set[WindowKey]) -> None:
-        wanted = {g for k, w in self._windows.items() if k in needed for g in w.waiting}
-        lanes = {lane for rank in self._positions for lane in self._rank_lanes[rank]}
-        for group in [g for g in self._kept if g not in wanted]:
-            if not self._later(group, lanes):
-                del self._kept[group]
+    def _find_fronts(self) -> None:
+        newest: dict[tuple[int, int], int] = {}
+        for key in self._windows:
+            at = (key.epoch, key.lane)
+            newest[at] = max(key.window, newest.get(at, PAD_WINDOW))
+        self._fronts = {}
+        for (epoch, number), window in newest.items():
+            lane = self._lanes.lane_line(number)
+            begin = lane.start + (window + 1) * self._lanes.spec.window
+            if begin < lane.stop and window != PAD_WINDOW:
+                self._fronts[epoch, number] = (begin, lane.stop)
 
-    def _later(self, group: RowGroupKey, lanes: set[int]) -> bool:
-        """Whether a lane that is read here comes to rows of the group after its open windows, in this epoch."""
-        start = self._groups.start(group)
-        for key in {WindowKey(k.epoch, k.lane, 0) for k in self._windows if k.lane in lanes}:
-            at = self._lanes.line(key.epoch).shard_line(group.shard) + start
-            lane = self._lanes.lane_line(key.lane)
-            newest = max(k.window for k in self._windows if k.lane == key.lane and k.epoch == key.epoch)
-            begin = lane.start + (newest + 1) * self._lanes.spec.window
-            if at < lane.stop and at + self._groups.rows(group) > begin:
+    def _wanted(self, group: RowGroupKey) -> bool:
+        """Whether an open window waits for the row group, or a lane comes to rows of it after its open windows."""
+        if any(group in w.waiting for w in self._windows.values()):
+            return True
+        start, rows = self._groups.start(group), self._groups.rows(group)
+        for (epoch, _), (begin, stop) in self._fronts.items():
+            at = self._lanes.line(epoch).shard_line(group.shard) + start
+            if at < stop and at + rows > begin:
                 return True
         return False
 
@@ -157,16 +204,16 @@ class Store:
         """The row group to decode next; waits for one. None when cancelled."""
         began = time.monotonic()
         with self.changed:
-            while not cancelled():
+            while not (self._closed or cancelled()):
                 task = self._choose()
                 if task:
                     self._stats.wait("decode", "work", time.monotonic() - began)
                     return task
-                self.changed.wait(0.5)
+                self.changed.wait(_LOOK_AGAIN_SECONDS)
         return None
 
     def _choose(self) -> Task | None:
-        for need in self._order:
+        for _, need in self._order:
             window = self._windows.get(need.key)
             if window is None or window.whole or window.error:
                 continue
@@ -175,18 +222,20 @@ class Store:
                     return self._make_task(group)
         return None
 
-    def _make_task(self, group: RowGroupKey) -> Task:
+    def _make_task(self, group: RowGroupKey) -> Task | None:
+        chunk = self._kept.get(group)
+        if chunk is None:
+            size = self._task_bytes(group)
+            over = self._in_flight + size > self._reserve and self.used() + size > self._budget
+            # One row group at a time always may: without it nothing would move.
+            if over and self._in_flight:
+                return None
+            self._in_flight += size
         self._busy.add(group)
         windows = [w for w in self._windows.values() if group in w.waiting]
-        chunk = self._kept.get(group)
-        size = self._groups.nbytes(group)
-        keep = chunk is None and size <= self._budget // 4 and self._later(group, self._local_lanes())
-        if chunk is None:
-            self._in_flight += size
-        return Task(group, windows, chunk, keep)
-
-    def _local_lanes(self) -> set[int]:
-        return {lane for rank in self._positions for lane in self._rank_lanes[rank]}
+        for window in windows:
+            window.allocate(self._columns, self.pool, self._capacity_of(window.key))
+        return Task(group, windows, chunk)
 
     def done(self, task: Task, chunk: Chunk | None) -> None:
         """The task's windows hold its rows now; `chunk` is kept where later windows need it and memory allows."""
@@ -201,11 +250,13 @@ class Store:
         with self.changed:
             for window in finished:
                 window.whole = True
+                if self._windows.get(window.key) is not window:
+                    window.close(self.pool)
             self._ended(task)
-            if chunk is not None and task.keep and self.used() + chunk.nbytes <= self._budget:
-                self._kept[task.group] = chunk
-            elif task.chunk is not None and not self._later(task.group, self._local_lanes()):
+            if not self._wanted(task.group):
                 self._kept.pop(task.group, None)
+            elif chunk is not None and self.used() + chunk.nbytes <= self._budget - self._reserve:
+                self._kept[task.group] = chunk
             self.changed.notify_all()
 
     def failed(self, task: Task, error: SidecarError) -> None:
@@ -219,39 +270,51 @@ class Store:
     def _ended(self, task: Task) -> None:
         self._busy.discard(task.group)
         if task.chunk is None:
-            self._in_flight -= self._groups.nbytes(task.group)
+            self._in_flight -= self._task_bytes(task.group)
+
+    def streams(self, group: RowGroupKey) -> bool:
+        """Whether the row group is so large that it is decoded in pieces and never kept."""
+        return self._groups.nbytes(group) > self._budget // _STREAM_SHARE
+
+    def _task_bytes(self, group: RowGroupKey) -> int:
+        return min(self._groups.nbytes(group), self._budget // _STREAM_SHARE)
 
     # ---- reading -----------------------------------------------------------------------------------------------
 
-    def acquire(self, keys: list[WindowKey], *, cancelled: Callable[[], bool]) -> dict[WindowKey, Window] | None:
-        """Wait for the windows; they are whole and held until `release`. None if cancelled.
+    def acquire(
+        self, needed: list[WindowKey], wanted: list[WindowKey], *, cancelled: Callable[[], bool]
+    ) -> dict[WindowKey, Window] | None:
+        """Wait until all `needed` windows are whole; hold them, and those of `wanted` that are whole too, for reading.
 
-        Raises the error of a window whose shard cannot be read.
+        `wanted` includes `needed`; the caller gives all back to `release`. None if cancelled or closed.
+        Raises the error of a needed window whose shard cannot be read.
         """
         began = time.monotonic()
         with self.changed:
-            while True:
-                found = {key: self._windows[key] for key in keys if key in self._windows}
-                for window in found.values():
-                    if window.error:
-                        raise window.error
-                if len(found) == len(keys) and all(w.whole for w in found.values()):
-                    for window in found.values():
-                        window.readers += 1
-                    self._stats.wait("assemble", "decode", time.monotonic() - began)
-                    return found
-                if cancelled():
+            while not self._readable(needed):
+                if self._closed or cancelled():
                     return None
-                if len(found) < len(keys):
+                if any(key not in self._windows for key in needed):
                     self._plan()
                     self.changed.notify_all()
-                self.changed.wait(0.2)
+                self.changed.wait(_LOOK_AGAIN_SECONDS)
+            found = {}
+            for key in wanted:
+                window = self._windows.get(key)
+                if window is not None and window.whole and not window.error:
+                    window.readers += 1
+                    found[key] = window
+        self._stats.wait("assemble", "decode", time.monotonic() - began)
+        return found
 
-    def whole(self, key: WindowKey) -> bool:
-        """Whether a window can be read now."""
-        with self.changed:
+    def _readable(self, keys: list[WindowKey]) -> bool:
+        whole = True
+        for key in keys:
             window = self._windows.get(key)
-            return window is not None and window.whole and window.error is None
+            if window is not None and window.error:
+                raise window.error
+            whole = whole and window is not None and window.whole
+        return whole
 
     def release(self, windows: dict[WindowKey, Window]) -> None:
         """Give windows back that `acquire` gave."""
@@ -265,7 +328,11 @@ class Store:
 
     def used(self) -> int:
         """Bytes of windows, kept and in-flight row groups. The caller holds the lock, or wants a rough figure."""
-        return sum(w.nbytes for w in self._windows.values()) + sum(c.nbytes for c in self._kept.values()) + self._in_flight
+        windows = self._windows.values()
+        kept = sum(c.nbytes for c in self._kept.values())
+        # Buffers that wait for reuse go to the windows that have none yet.
+        pooled = max(0, self.pool.nbytes - sum(w.nbytes for w in windows if not w.allocated))
+        return sum(w.nbytes for w in windows) + kept + self._in_flight + pooled
 
     def figures(self) -> dict[str, int]:
         """Bytes and numbers for metrics."""
@@ -278,7 +345,12 @@ class Store:
                 "open_windows": len(self._windows),
             }
 
-    def wake(self) -> None:
-        """Let every waiter look again."""
+    def close(self) -> None:
+        """Nothing comes any more: every waiter returns, and all memory is let go."""
         with self.changed:
+            self._closed = True
+            self._windows.clear()
+            self._kept.clear()
+            self._order = []
+            self.pool.trim(0)
             self.changed.notify_all()

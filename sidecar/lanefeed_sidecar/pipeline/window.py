@@ -23,6 +23,8 @@ Array = NDArray[np.generic]
 #: Rows shorter than this, on average, are gathered by one indexed take; longer ones by a copy each.
 _TAKE_BELOW_BYTES = 256
 
+_HUGE_PAGE = 2 << 20
+
 
 class BufferPool:
     """Reuses window buffers of the same dtype and row shape; keeps at most `limit_bytes`. Thread-safe."""
@@ -39,10 +41,11 @@ class BufferPool:
         with self._lock:
             free = self._free.get((dtype, shape))
             if free:
+                # The one given back last: its pages and cache lines are the warmest.
                 buffer = free.pop()
                 self._bytes -= buffer.nbytes
                 return buffer
-        return np.empty(shape, dtype=dtype)
+        return _fresh(dtype, shape)
 
     def give(self, buffer: Array) -> None:
         """Take a buffer back that nobody reads any more."""
@@ -57,11 +60,28 @@ class BufferPool:
         with self._lock:
             return self._bytes
 
-    def trim(self) -> None:
-        """Free everything that waits."""
+    def trim(self, nbytes: int) -> None:
+        """Free buffers until at most `nbytes` wait."""
         with self._lock:
-            self._free.clear()
-            self._bytes = 0
+            while self._bytes > max(0, nbytes):
+                key = next(iter(self._free))
+                self._bytes -= self._free[key].pop(0).nbytes
+                if not self._free[key]:
+                    del self._free[key]
+
+
+def _fresh(dtype: str, shape: tuple[int, ...]) -> Array:
+    """An uninitialised array that begins at a huge page's edge where it is large.
+
+    NumPy asks for huge pages for large arrays; without the alignment the ends of each are small pages, which cost as
+    much time as the rest together.
+    """
+    nbytes = int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize
+    if nbytes < _HUGE_PAGE:
+        return np.empty(shape, dtype=dtype)
+    raw = np.empty(nbytes + _HUGE_PAGE, dtype=np.uint8)
+    skip = -raw.ctypes.data % _HUGE_PAGE
+    return raw[skip : skip + nbytes].view(dtype).reshape(shape)
 
 
 @dataclass(slots=True)
@@ -92,27 +112,43 @@ class Window:
     columns: list[FixedData | RaggedData]
     pieces: dict[RowGroupKey, Piece]
     waiting: set[RowGroupKey]
-    first: int
     nbytes: int
     whole: bool = False
+    allocated: bool = False
     error: SidecarError | None = None
     readers: int = 0
     lock: threading.Lock = field(default_factory=threading.Lock)
+    _buffers: list[Array] = field(default_factory=list)
 
     @classmethod
-    def open(
-        cls, key: WindowKey, rows: int, pieces: dict[RowGroupKey, Piece], columns: tuple[Column, ...], pool: BufferPool
-    ) -> "Window":
-        """Take buffers for a window of `rows` rows."""
-        data: list[FixedData | RaggedData] = []
+    def open(cls, key: WindowKey, pieces: dict[RowGroupKey, Piece], *, rows: int, nbytes: int) -> "Window":
+        """A window of `rows` rows that will take about `nbytes`; it has no buffers yet."""
+        return cls(key, rows, np.zeros(0, np.int64), [], pieces, set(pieces), nbytes)
+
+    def allocate(self, columns: tuple[Column, ...], pool: BufferPool, capacity: int) -> None:
+        """Take buffers, when the first row group comes: by then the pool may have those of a window that was passed.
+
+        Buffers hold max(capacity, rows) rows, so that windows cut short by a lane's end use the same ones.
+        """
+        if self.allocated:
+            return
+        self.allocated = True
+        size = max(capacity, self.rows)
         for column in columns:
             if column.ragged:
-                data.append(RaggedData(np.zeros(0, column.dtype), np.zeros(rows + 1, np.int64)))
+                self.columns.append(RaggedData(np.zeros(0, column.dtype), np.zeros(self.rows + 1, np.int64)))
             else:
-                data.append(FixedData(pool.take(column.dtype, (rows, *column.shape))))
-        ids = pool.take("int64", (rows,))
-        nbytes = ids.nbytes + sum(d.values.nbytes for d in data)
-        return cls(key, rows, ids, data, pieces, set(pieces), 0, nbytes)  # type: ignore[arg-type]
+                buffer = pool.take(column.dtype, (size, *column.shape))
+                self._buffers.append(buffer)
+                self.columns.append(FixedData(buffer[: self.rows]))
+        ids = pool.take("int64", (size,))
+        self._buffers.append(ids)
+        self.ids = ids[: self.rows]  # type: ignore[assignment]
+        self._measure()
+
+    def _measure(self) -> None:
+        ragged = [d for d in self.columns if isinstance(d, RaggedData)]
+        self.nbytes = sum(b.nbytes for b in self._buffers) + sum(d.values.nbytes + d.offsets.nbytes for d in ragged)
 
     def scatter(self, group: RowGroupKey, chunk: Chunk, first_row: int, first_id: int) -> None:
         """Put the rows of `chunk` that belong here at their places.
@@ -156,16 +192,13 @@ class Window:
         for data in self.columns:
             if isinstance(data, RaggedData):
                 _finish_ragged(data, self.rows)
-        self.nbytes = self.ids.nbytes + sum(
-            d.values.nbytes + (d.offsets.nbytes if isinstance(d, RaggedData) else 0) for d in self.columns
-        )
+        self._measure()
 
     def close(self, pool: BufferPool) -> None:
-        """Give the buffers back."""
-        pool.give(self.ids)
-        for data in self.columns:
-            if isinstance(data, FixedData):
-                pool.give(data.values)
+        """Give the buffers back; nobody may read the window any more."""
+        for buffer in self._buffers:
+            pool.give(buffer)
+        self._buffers.clear()
 
 
 def _within(piece: Piece, first: int, rows: int) -> tuple[slice | NDArray[np.int64], NDArray[np.int64]] | None:
