@@ -28,18 +28,28 @@ class Progress:
         self._mode = mode
         self._ahead = False
         self._marked = mode == "manual"
-        self.restart(start)
-
-    def restart(self, start: int) -> None:
-        """Another position, as after load_state_dict. What was learnt about look-ahead stays."""
         self.given = start
         self._base = start
         self._last_touched = start
+
+    def again(self, start: int) -> "Progress":
+        """The next life, from total step `start` on. What was learnt about look-ahead stays; batches of this life
+        that are touched later change nothing in the next.
+        """
+        new = Progress(self._mode, start)
+        new._ahead = self._ahead
+        new._marked = self._marked
+        return new
 
     @property
     def reads_ahead(self) -> bool:
         """Whether steps are counted by touch or mark."""
         return self._ahead or self._marked
+
+    @property
+    def marked(self) -> bool:
+        """Whether only `mark_consumed` counts."""
+        return self._marked
 
     @property
     def consumed(self) -> int:
@@ -50,7 +60,7 @@ class Progress:
 
     def touched(self, step: int) -> None:
         """The batch of total step `step` was looked at for the first time."""
-        if self._mode == "auto" and step + 1 < self.given and step >= self._base:
+        if self._mode == "auto" and step + 1 < self.given:
             self._ahead = True
         if step >= self._last_touched:
             self._last_touched = step + 1

@@ -4,6 +4,7 @@ Made by `_arena.frame` for ragged columns, handed to users. NumPy here; with ten
 `_tensors` does what needs torch. Nothing is copied until a method says so.
 """
 
+import itertools
 from typing import Any
 
 import numpy as np
@@ -50,7 +51,7 @@ class Ragged:
     def to_list(self) -> list[Any]:
         """Rows as Python objects: str for strings, bytes for binary, lists of numbers otherwise; None for nulls."""
         values, offsets = _host(self.values), _host(self.offsets).tolist()
-        pairs = zip(offsets, offsets[1:], strict=False)
+        pairs = itertools.pairwise(offsets)
         if self.logical in ("string", "binary"):
             raw = values.tobytes()
             rows: list[Any] = [raw[a:b] for a, b in pairs]
@@ -63,7 +64,7 @@ class Ragged:
         return [row if valid else None for row, valid in zip(rows, _host(self.validity).tolist(), strict=True)]
 
     def to_padded(self, value: Any = 0, *, length: int | None = None) -> Any:
-        """Rows as one [R, length] array or tensor, filled up with `value`; `length` cuts or widens (default: longest)."""
+        """Rows as one [R, length] array or tensor, filled with `value`; `length` cuts or widens (default: longest)."""
         lengths = self.lengths
         if length is None:
             length = int(lengths.max()) if len(self) else 0
@@ -85,8 +86,9 @@ class Ragged:
 
     def to(self, *args: Any, **kwargs: Any) -> "Ragged":
         """Values, offsets and validity moved by torch's `Tensor.to(*args, **kwargs)`."""
-        moved = [part if part is None else part.to(*args, **kwargs) for part in (self.values, self.offsets, self.validity)]
-        return Ragged(moved[0], moved[1], logical=self.logical, validity=moved[2])
+        valid = self.validity if self.validity is None else self.validity.to(*args, **kwargs)
+        values, offsets = self.values.to(*args, **kwargs), self.offsets.to(*args, **kwargs)
+        return Ragged(values, offsets, logical=self.logical, validity=valid)
 
 
 def _host(array: Any) -> Any:

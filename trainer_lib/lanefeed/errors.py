@@ -109,7 +109,7 @@ class LedgerMismatch(LanefeedError, core.LedgerMismatch):
     """What was consumed is not what the manifest says: samples were lost or repeated."""
 
 
-class Stopped(SystemExit):  # noqa: N818 - it is an exit, not an error
+class Stopped(SystemExit):
     """Raise it to leave after `loader.stop_requested`: a SystemExit with code 75 (EX_TEMPFAIL).
 
     An exit code of 0 would tell Kubernetes that this rank is done for good.

@@ -1,0 +1,115 @@
+"""One session as a rank sees it: attached over one channel, its arena mapped, one stream.
+
+`GrpcFeed` makes one after another. A session reads messages for its thread and writes progress from gRPC's; it decides
+nothing about reconnecting.
+"""
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from queue import Empty
+from typing import Any
+
+from lanefeed._arena.leases import Leases
+from lanefeed._arena.mapping import Arena
+from lanefeed._client.feed import Commit, Hello, Reporter
+from lanefeed._client.rpc import open_channel, token_metadata
+from lanefeed_core.proto import lanefeed_pb2 as pb
+from lanefeed_core.proto.lanefeed_pb2_grpc import FeedStub
+from lanefeed_core.wire import StreamInfo
+
+__all__ = ["IDLE_REPORT_SECONDS", "Session", "to_commit"]
+
+#: Progress is sent at least so often.
+IDLE_REPORT_SECONDS = 1.0
+#: How long closing waits for the last progress to leave.
+FLUSH_SECONDS = 0.5
+
+
+class Session:
+    """A channel to the sidecar, and after `attached` the session behind it."""
+
+    def __init__(self, run_dir: Path, rank: int) -> None:
+        """Open a channel. Raises NotReady while there is no socket or token."""
+        self._metadata = token_metadata(run_dir)
+        self._channel = open_channel(run_dir)
+        self._stub: Any = FeedStub(self._channel)
+        self._rank = rank
+        self._call: Any = None
+        self._open = True
+        self._finishing = False
+        self._flushed = threading.Event()
+        self.id = ""
+        self.arena: Arena | None = None
+
+    def attach(self, request: pb.AttachRequest, seconds: float) -> Any:
+        """A future of the AttachReply."""
+        return self._stub.Attach.future(request, timeout=seconds, metadata=self._metadata)
+
+    def attached(self, reply: pb.AttachReply, *, peek: bool) -> Hello:
+        """Take the reply; map the arena, unless it was a peek."""
+        self.id = reply.session
+        if not peek:
+            self.arena = Arena(reply.arena_path, reply.arena_bytes, reply.slot_bytes, reply.session)
+        last = to_commit(reply.last_commit) if reply.HasField("last_commit") else None
+        return Hello(StreamInfo.from_json(reply.stream_json), reply.start, len(reply.slots), reply.session, last)
+
+    def stream(self, leases: Leases, report: Reporter) -> Iterator[pb.ServerMessage]:
+        """The stream's messages, until it ends or raises grpc.RpcError. Progress goes up from gRPC's own thread."""
+        self._call = self._stub.Stream(self._upstream(leases, report), metadata=self._metadata)
+        if not self._open:
+            self._call.cancel()
+        messages: Iterator[pb.ServerMessage] = self._call
+        return messages
+
+    def _upstream(self, leases: Leases, report: Reporter) -> Iterator[pb.ClientMessage]:
+        yield pb.ClientMessage(begin=pb.Begin(session=self.id, rank=self._rank))
+        yield pb.ClientMessage(progress=report())
+        while True:
+            items = []
+            try:
+                items.append(leases.released.get(timeout=IDLE_REPORT_SECONDS))
+                while True:
+                    items.append(leases.released.get_nowait())
+            except Empty:
+                pass
+            if not self._open:
+                # Another session's writer reads the queue from here on.
+                for item in items:
+                    leases.released.put(item)
+                return
+            last = self._finishing
+            progress = report()
+            progress.released.extend(slot for session, slot in filter(None, items) if session == self.id)
+            yield pb.ClientMessage(progress=progress)
+            if last:
+                self._flushed.set()
+                return
+
+    def commit(self, commit: pb.RankCommit, plan_generation: int, seconds: float) -> pb.CommitReply:
+        """One try. Raises grpc.RpcError."""
+        request = pb.CommitRequest(session=self.id, rank=self._rank, plan_generation=plan_generation, commit=commit)
+        reply: pb.CommitReply = self._stub.Commit(request, timeout=seconds, metadata=self._metadata)
+        return reply
+
+    def finish(self, leases: Leases) -> None:
+        """Send a last progress, then close; waits for it `FLUSH_SECONDS` at most."""
+        if self._call is not None and self._open and self._call.is_active():
+            self._finishing = True
+            leases.released.put(None)
+            self._flushed.wait(FLUSH_SECONDS)
+        self.close(leases)
+
+    def close(self, leases: Leases | None = None) -> None:
+        """Cancel the stream and close the channel; with `leases` its writer is woken so that it leaves at once."""
+        self._open = False
+        if leases is not None:
+            leases.released.put(None)
+        if self._call is not None:
+            self._call.cancel()
+        self._channel.close()
+
+
+def to_commit(message: pb.Committed) -> Commit:
+    """The message's value."""
+    return Commit(message.step, message.name, message.plan_generation)

@@ -1,0 +1,106 @@
+"""CUDA: whole frames go over on a side stream, from pinned memory.
+
+The arena is registered as pinned once; where the driver refuses (no rights, another platform), frames go through
+pinned staging buffers instead, one copy on the host more. Batches are views of the frame's device buffer; the caching
+allocator keeps the buffer until the consumer's stream is done with it.
+"""
+
+import logging
+import weakref
+from collections import deque
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from lanefeed._arena.mapping import Arena
+from lanefeed._tensors import torch_dtype
+
+__all__ = ["CudaCopy", "CudaDevice"]
+
+log = logging.getLogger("lanefeed")
+
+#: cudaHostRegisterDefault.
+_REGISTER_DEFAULT = 0
+
+
+class CudaCopy:
+    """One frame on its way; `keep` holds the staging buffer, if there is one, until the copy is done."""
+
+    def __init__(self, target: torch.Tensor, event: torch.cuda.Event, keep: Any) -> None:
+        """`event` was recorded on the side stream after the copy."""
+        self.target = target
+        self._event = event
+        self._keep = keep
+
+    def done(self) -> bool:
+        """Whether the copy is finished."""
+        return bool(self._event.query())
+
+    def join(self) -> None:
+        """Block until it is."""
+        self._event.synchronize()
+
+    def order(self) -> None:
+        """The current stream waits for the copy; the buffer is not reused before the current stream is done with it."""
+        current = torch.cuda.current_stream(self.target.device)
+        current.wait_event(self._event)
+        self.target.record_stream(current)
+
+
+class CudaDevice:
+    """A CUDA device, "cuda" or "cuda:N"."""
+
+    def __init__(self, device: str) -> None:
+        """Raises what torch raises where there is no such device."""
+        self.device = torch.device(device)
+        if self.device.index is None:
+            self.device = torch.device("cuda", torch.cuda.current_device())
+        self._stream = torch.cuda.Stream(self.device)
+        self._staging: deque[tuple[torch.cuda.Event, torch.Tensor]] = deque()
+        self._pinned: set[str] = set()
+
+    def register(self, arena: Arena) -> None:
+        """Pin the arena's memory; unpinned when the last view of the arena dies, before the memory is unmapped."""
+        if arena.session in self._pinned:
+            return
+        runtime = torch.cuda.cudart()
+        address = arena.root.ctypes.data
+        with torch.cuda.device(self.device):
+            code = int(runtime.cudaHostRegister(address, arena.root.nbytes, _REGISTER_DEFAULT))
+        if code:
+            log.warning(
+                "the arena cannot be pinned (cudaHostRegister: error %d): frames go through staging buffers", code
+            )
+            return
+        self._pinned.add(arena.session)
+        weakref.finalize(arena.root, runtime.cudaHostUnregister, address).atexit = False
+
+    def copy(self, source: NDArray[np.uint8]) -> CudaCopy:
+        """Copy on the side stream; the target belongs to that stream until `order`."""
+        host, keep = torch.from_numpy(source), None
+        if not host.is_pinned():
+            keep = self._stage(len(source))
+            host = keep[: len(source)].copy_(host)
+        event = torch.cuda.Event()
+        with torch.cuda.stream(self._stream):
+            target = torch.empty(len(source), dtype=torch.uint8, device=self.device)
+            target.copy_(host, non_blocking=True)
+            event.record(self._stream)
+        if keep is not None:
+            self._staging.append((event, keep))
+        return CudaCopy(target, event, keep)
+
+    def _stage(self, nbytes: int) -> torch.Tensor:
+        """A pinned buffer of at least `nbytes` whose former copy is done, or a new one."""
+        if self._staging and self._staging[0][0].query():
+            _, buffer = self._staging.popleft()
+            if buffer.numel() >= nbytes:
+                return buffer
+        return torch.empty(nbytes, dtype=torch.uint8, pin_memory=True)
+
+    def cut(self, target: torch.Tensor, offset: int, dtype: "np.dtype[Any]", shape: tuple[int, ...]) -> torch.Tensor:
+        """A view of the frame's buffer on the device."""
+        count = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+        return target[offset : offset + count].view(torch_dtype(dtype.name)).view(shape)

@@ -1,0 +1,167 @@
+"""Run folders made on this machine, and their end.
+
+A folder lives while a process holds a shared lock on its `users.lock`, or a sidecar the lock on its `sidecar.pid`.
+Locks, unlike pids, die with their process and mean the same in every pid namespace that shares the tmpfs; so whatever
+a SIGKILL left behind is found and removed at the next start.
+"""
+
+import fcntl
+import logging
+import os
+import shutil
+import time
+from pathlib import Path
+
+from lanefeed.errors import LanefeedError, UsageError
+from lanefeed_core.wire import ENV_SHM_ROOT
+
+__all__ = ["PREFIX", "RunFolder", "StartLock", "locked", "reclaim", "shm_root"]
+
+log = logging.getLogger("lanefeed")
+
+#: Run folders of `lanefeed.open` begin with this.
+PREFIX = "lanefeed-open-"
+_USERS = "users.lock"
+_PID = "sidecar.pid"
+
+
+def shm_root() -> Path:
+    """Where run folders go. Raises UsageError where that is no folder."""
+    root = Path(os.environ.get(ENV_SHM_ROOT) or "/dev/shm")  # noqa: S108 - this is what the variable is for
+    if not root.is_dir():
+        raise UsageError(f"{root} is not a folder: set {ENV_SHM_ROOT} to a tmpfs folder that trainer and sidecar share")
+    return root
+
+
+def _lock(path: Path, kind: int, *, create: bool = True) -> int | None:
+    """Lock a file without waiting: its descriptor, or None if somebody else holds it (or there is no such file)."""
+    try:
+        fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0), 0o640)
+    except FileNotFoundError:
+        return None
+    try:
+        fcntl.flock(fd, kind | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(fd)
+        return None
+    return fd
+
+
+def locked(path: Path) -> bool:
+    """Whether a living process holds a lock on the file."""
+    fd = _lock(path, fcntl.LOCK_EX, create=False)
+    if fd is None:
+        return path.exists()
+    os.close(fd)
+    return False
+
+
+def reclaim(root: Path) -> list[Path]:
+    """Remove the run folders whose users and sidecars are all gone; returns them."""
+    gone = []
+    for folder in sorted(root.glob(f"{PREFIX}*")):
+        try:
+            fd = _lock(folder / _USERS, fcntl.LOCK_EX, create=False)
+            if fd is None and (folder / _USERS).exists():
+                continue
+            if fd is None and time.time() - folder.stat().st_mtime < 10.0:
+                continue  # being made right now: its lock comes next
+            try:
+                if not locked(folder / _PID):
+                    shutil.rmtree(folder, ignore_errors=True)
+                    gone.append(folder)
+            finally:
+                if fd is not None:
+                    os.close(fd)
+        except OSError:
+            continue  # another user's, or gone meanwhile
+    for folder in gone:
+        log.info("removed %s, left behind by an earlier run", folder)
+    return gone
+
+
+class RunFolder:
+    """One run folder that this process uses, alone or with the other ranks on this machine."""
+
+    def __init__(self, path: Path) -> None:
+        """Make it or join it. Raises LanefeedError if it cannot be made."""
+        self.path = path
+        for _ in range(50):
+            try:
+                self.path.mkdir(mode=0o750, parents=True, exist_ok=True)
+                fd = _lock(self.path / _USERS, fcntl.LOCK_SH)
+            except FileNotFoundError:
+                continue  # its last user removed it this moment: make it anew
+            except OSError as error:
+                raise LanefeedError(f"cannot make the run folder {self.path}: {error.strerror}") from error
+            if fd is not None and self._same(fd):
+                self._fd: int | None = fd
+                return
+            if fd is not None:
+                os.close(fd)
+            time.sleep(0.05)
+        raise LanefeedError(f"cannot lock {self.path / _USERS}: another process is removing the folder again and again")
+
+    def _same(self, fd: int) -> bool:
+        """Whether the locked file is still the folder's: it may have been removed between open and lock."""
+        try:
+            return os.path.samestat(os.fstat(fd), os.stat(self.path / _USERS))
+        except OSError:
+            return False
+
+    def has_sidecar(self) -> bool:
+        """Whether a living sidecar holds the folder."""
+        return locked(self.path / _PID)
+
+    def sidecar_pid(self) -> int:
+        """Pid of the living sidecar, or 0 if there is none (or it is just starting)."""
+        try:
+            return int((self.path / _PID).read_text() or 0) if self.has_sidecar() else 0
+        except (OSError, ValueError):
+            return 0
+
+    def starting(self) -> "StartLock":
+        """A lock for whoever starts the sidecar."""
+        return StartLock(self.path / "start.lock")
+
+    def leave(self) -> bool:
+        """Let go of the folder. True for the last user, who then ends the sidecar and calls `remove`."""
+        fd, self._fd = self._fd, None
+        if fd is None:
+            return False
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+        except BlockingIOError:
+            return False
+        finally:
+            os.close(fd)
+
+    def remove(self) -> None:
+        """Remove the folder and all in it."""
+        shutil.rmtree(self.path, ignore_errors=True)
+
+
+class StartLock:
+    """Exclusive among the ranks that share a folder; waits."""
+
+    def __init__(self, path: Path) -> None:
+        """Not locked yet."""
+        self._path = path
+        self._fd = -1
+
+    def __enter__(self) -> None:
+        self._fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
+        end = time.monotonic() + 600.0
+        while True:
+            try:
+                fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return
+            except BlockingIOError:
+                if time.monotonic() > end:
+                    os.close(self._fd)
+                    raise LanefeedError(f"waited 600 s for another rank to start the sidecar ({self._path})") from None
+                time.sleep(0.02)
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self._fd)

@@ -1,0 +1,308 @@
+"""A sidecar on this machine, for `lanefeed.open`: indexes, starts, shares, revives and ends it.
+
+`open` makes one `LocalSidecar` a loader; the client calls `ensure` before it attaches. Whichever rank comes first
+starts the process, under a lock in the run folder; the last one to leave ends it. If it dies, the next attach starts it
+again. Nothing of the sidecar is imported here: it is another process, with other dependencies.
+"""
+
+import hashlib
+import importlib.util
+import json
+import logging
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+import uuid
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from lanefeed._env import Place
+from lanefeed._local.folder import PREFIX, RunFolder, reclaim, shm_root
+from lanefeed.errors import LanefeedError, SidecarError, UsageError, by_kind, from_core
+from lanefeed_core import manifest_codec
+from lanefeed_core.cursor import Cursor, SavedState
+from lanefeed_core.errors import CoreError
+from lanefeed_core.manifest import Manifest
+from lanefeed_core.plan import Plan
+from lanefeed_core.podconfig import PodConfig
+from lanefeed_core.stream import StreamSpec, default_lanes, default_window
+
+__all__ = ["ENDLESS", "PLAN_GENERATION", "Dataset", "LocalSidecar"]
+
+log = logging.getLogger("lanefeed")
+
+#: `epochs=None`: more than anybody reads.
+ENDLESS = 1_000_000_000
+PLAN_GENERATION = 1
+#: A sidecar that dies more often than this is not started again.
+MAX_RESTARTS = 10
+START_SECONDS = 60.0
+STOP_SECONDS = 8.0
+
+_open_keys: list[str] = []
+_keys_lock = threading.Lock()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dataset:
+    """What `lanefeed.open` was asked for; None lets Lanefeed choose."""
+
+    uris: tuple[str, ...]
+    base: str
+    global_batch_size: int
+    seed: int
+    shuffle: bool
+    window: int | None
+    lanes: int | None
+    epochs: int | None
+    last_batch: str
+    columns: tuple[str, ...]
+    uneven: bool
+    decode_threads: int
+    read_ahead_bytes: int
+    slots: int
+    slot_bytes: int
+
+
+class LocalSidecar:
+    """One loader's hold on a sidecar of this machine. Thread safe."""
+
+    def __init__(self, dataset: Dataset, place: Place, run_dir: Path | None) -> None:
+        """No I/O but the look for the sidecar's package. Raises UsageError if that is missing."""
+        for name in ("lanefeed_sidecar", "pyarrow"):
+            if importlib.util.find_spec(name) is None:
+                raise UsageError(
+                    f"lanefeed.open starts a sidecar on this machine, and its package {name} is not installed: "
+                    "pip install 'lanefeed[sidecar]'"
+                )
+        self._dataset = dataset
+        self._place = place
+        self._given_dir = run_dir
+        self._lanes, self._window = dataset.lanes, dataset.window
+        self._resolved: StreamSpec | None = None
+        self._lock = threading.RLock()
+        self._folder: RunFolder | None = None
+        self._process: subprocess.Popen[bytes] | None = None
+        self._restarts = 0
+        self._key = ""
+        self._pid = os.getpid()
+
+    # ---- for the client ----------------------------------------------------------------------------------------
+
+    def ensure(self) -> Path:
+        """A living or starting sidecar; its run folder. Raises what it said when it cannot run."""
+        with self._lock:
+            folder = self._folder = self._folder or self._join()
+            if self._process is not None and self._process.poll() is None:
+                return folder.path
+            if folder.has_sidecar():
+                return folder.path
+            with folder.starting():
+                if not folder.has_sidecar():
+                    self._start(folder)
+            return folder.path
+
+    def adopt(self, state: SavedState) -> None:
+        """Lanes and window that nobody gave come from a state that is to be loaded: its order is theirs."""
+        with self._lock:
+            if self._dataset.lanes is None:
+                self._lanes = state.spec.lanes
+            if self._dataset.window is None:
+                self._window = state.spec.window
+            now = self._resolved
+            if now is not None and (now.lanes, now.window) != (self._lanes or now.lanes, self._window or now.window):
+                self.release()
+
+    def release(self) -> None:
+        """Leave the run folder; the last one ends the sidecar and removes the folder."""
+        with self._lock:
+            folder, self._folder = self._folder, None
+            if folder is None or os.getpid() != self._pid:
+                return
+            with _keys_lock:
+                _open_keys.remove(self._key)
+            self._resolved = None
+            last = folder.leave()
+            process, self._process = self._process, None
+            if last:
+                _end(folder, process)
+                if self._given_dir is None:
+                    folder.remove()
+
+    # ---- the run folder ----------------------------------------------------------------------------------------
+
+    def _join(self) -> RunFolder:
+        shared = self._place.local_world > 1 or self._place.elastic
+        identity = {
+            "dataset": asdict(self._dataset),
+            "lanes": self._lanes,
+            "window": self._window,
+            "world": self._place.world,
+            "pod": self._place.pod,
+            "owner": os.getppid() if shared else os.getpid(),
+            "run": os.environ.get("TORCHELASTIC_RUN_ID", "") if shared else "",
+            "user": os.getuid(),
+        }
+        with _keys_lock:
+            for number in range(1000):
+                text = json.dumps([identity, number], sort_keys=True)
+                key = hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
+                if key not in _open_keys:
+                    break
+            _open_keys.append(key)
+        self._key = key
+        try:
+            if self._given_dir is not None:
+                return RunFolder(self._given_dir)
+            root = shm_root()
+            reclaim(root)
+            return RunFolder(root / f"{PREFIX}{key}")
+        except BaseException:
+            with _keys_lock:
+                _open_keys.remove(key)
+            raise
+
+    def _start(self, folder: RunFolder) -> None:
+        if self._process is not None:
+            self._restarts += 1
+            reason = _last_line(folder.path / "sidecar.log")
+            if self._process.returncode == 2:
+                raise _error(reason)
+            if self._restarts > MAX_RESTARTS:
+                raise SidecarError(f"the sidecar ended {self._restarts} times, the last time with: {reason}")
+            log.warning("the sidecar ended with code %s and is started again: %s", self._process.returncode, reason)
+        manifest = self._index(folder.path)
+        config = self._config(folder.path, manifest)
+        path = folder.path / "pod.json"
+        path.write_text(config.to_json())
+        with (folder.path / "sidecar.log").open("ab") as output:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "lanefeed_sidecar", "--config", str(path)],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                # Ctrl-C belongs to the trainer, which ends the sidecar when it leaves.
+                start_new_session=True,
+            )
+        self._await_lock(folder, self._process)
+
+    def _await_lock(self, folder: RunFolder, process: "subprocess.Popen[bytes]") -> None:
+        """Until the sidecar holds its folder, so that no other rank starts a second one."""
+        end = time.monotonic() + START_SECONDS
+        while not folder.has_sidecar():
+            if process.poll() is not None:
+                if process.returncode == 2:
+                    raise _error(_last_line(folder.path / "sidecar.log"))
+                return
+            if time.monotonic() > end:
+                process.kill()
+                raise SidecarError(
+                    f"the sidecar did not start within {START_SECONDS:g} s; see {folder.path}/sidecar.log"
+                )
+            time.sleep(0.01)
+
+    # ---- manifest and configuration ----------------------------------------------------------------------------
+
+    def _index(self, run_dir: Path) -> Manifest:
+        path = run_dir / "manifest.bin"
+        if not path.exists():
+            dataset = self._dataset
+            command = [sys.executable, "-m", "lanefeed_sidecar", "index", "--out", str(path), "--base", dataset.base]
+            if dataset.columns:
+                command += ["--columns", ",".join(dataset.columns)]
+            done = subprocess.run(
+                [*command, "--", *dataset.uris], stdin=subprocess.DEVNULL, capture_output=True, check=False
+            )
+            if done.returncode:
+                lines = done.stderr.decode(errors="replace").strip().splitlines()
+                raise _error(lines[-1] if lines else f"the indexer ended with code {done.returncode}")
+        try:
+            return manifest_codec.decode(path.read_bytes())
+        except CoreError as error:
+            raise from_core(error) from None
+
+    def _config(self, run_dir: Path, manifest: Manifest) -> PodConfig:
+        dataset, place = self._dataset, self._place
+        try:
+            lanes = self._lanes or default_lanes(
+                global_batch_size=dataset.global_batch_size, ranks=place.world, row_groups=manifest.num_row_groups
+            )
+            window = self._window or default_window(
+                lanes=lanes, row_bytes=manifest.row_bytes, budget_bytes=dataset.read_ahead_bytes
+            )
+            spec = StreamSpec(
+                seed=dataset.seed,
+                global_batch_size=dataset.global_batch_size,
+                lanes=lanes,
+                window=window,
+                shuffle=dataset.shuffle,
+                last_batch=dataset.last_batch,
+            )
+            plan = Plan(
+                generation=PLAN_GENERATION,
+                replicas=place.world // place.local_world,
+                ranks_per_replica=place.local_world,
+                start=Cursor(),
+                allow_uneven=dataset.uneven,
+            )
+            plan.check(dataset.global_batch_size)
+        except CoreError as error:
+            raise from_core(error) from None
+        self._resolved = spec
+        shared = place.local_world > 1 or place.elastic
+        return PodConfig(
+            job=f"open-{self._key}",
+            job_uid=self._key,
+            pod_index=place.pod,
+            pod_uid=uuid.uuid4().hex,
+            plan=plan,
+            spec=spec,
+            epochs=ENDLESS if dataset.epochs is None else dataset.epochs,
+            manifest_path=str(run_dir / "manifest.bin"),
+            columns=dataset.columns,
+            run_dir=str(run_dir),
+            read_ahead_bytes=dataset.read_ahead_bytes,
+            decode_threads=dataset.decode_threads,
+            slots=dataset.slots,
+            slot_bytes=dataset.slot_bytes,
+            owner_pid=os.getppid() if shared else os.getpid(),
+        )
+
+
+def _end(folder: RunFolder, process: "subprocess.Popen[bytes] | None") -> None:
+    """End the folder's sidecar, ours or one that another rank has started."""
+    end = time.monotonic() + STOP_SECONDS
+    pid = process.pid if process is not None and process.poll() is None else folder.sidecar_pid()
+    for sign in (signal.SIGTERM, signal.SIGKILL):
+        if not pid:
+            return
+        try:
+            os.kill(pid, sign)
+        except ProcessLookupError:
+            return
+        while time.monotonic() < end:
+            if process is not None and process.poll() is not None:
+                return
+            if process is None and not folder.has_sidecar():
+                return
+            time.sleep(0.01)
+        end = time.monotonic() + STOP_SECONDS
+
+
+def _last_line(path: Path) -> str:
+    try:
+        lines = path.read_text(errors="replace").strip().splitlines()
+    except OSError:
+        lines = []
+    return lines[-1] if lines else "it said nothing"
+
+
+def _error(line: str) -> LanefeedError:
+    """The error for a last line of the form "Kind: text"."""
+    kind, colon, text = line.partition(": ")
+    if colon and kind == "ConfigError":
+        return UsageError(text)
+    return by_kind(kind, text) if colon and kind.isidentifier() else SidecarError(line)

@@ -1,0 +1,110 @@
+"""`lanefeed.open()`: read files with no cluster and no job, through a sidecar of one's own on this machine."""
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from lanefeed import _env
+from lanefeed._client.client import GrpcFeed, Target
+from lanefeed._loader import Loader
+from lanefeed._local.sidecar import PLAN_GENERATION, Dataset, LocalSidecar
+from lanefeed._make import STALL_SECONDS, copier_for, make_loader, register_with, wrapper
+from lanefeed.errors import UsageError
+
+if TYPE_CHECKING:
+    from lanefeed._device.copier import Device
+
+__all__ = ["open"]
+
+
+def open(  # noqa: A001 - lanefeed.open reads as it should
+    uris: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+    *,
+    global_batch_size: int,
+    seed: int = 0,
+    shuffle: bool = True,
+    window: int | None = None,
+    lanes: int | None = None,
+    epochs: int | None = None,
+    last_batch: str = "Drop",
+    columns: Sequence[str] | None = None,
+    uneven: bool = False,
+    rank: int | None = None,
+    world: int | None = None,
+    device: "str | Device | None" = None,
+    tensors: str | None = None,
+    lookahead: str = "auto",
+    decode_threads: int = 0,
+    read_ahead_bytes: int = 512 << 20,
+    slots: int = 8,
+    slot_bytes: int = 0,
+    run_dir: str | os.PathLike[str] | None = None,
+    attach_timeout: float | None = None,
+    stall_timeout: float = STALL_SECONDS,
+) -> Loader:
+    """A loader over Parquet or Arrow files: a path, folder or glob, or several.
+
+    Under torchrun the ranks of a machine share one sidecar; what they are given is the same as in a job. Needs
+    `pip install 'lanefeed[sidecar]'`. Does no I/O: files and sidecar wait until something is asked of the loader.
+
+    Args:
+        global_batch_size: samples of a step over all ranks.
+        seed, shuffle, window, lanes: what the order depends on; window and lanes are chosen (and come with a loaded
+            state) where they are None.
+        epochs: passes over the data; None: no end.
+        last_batch: what becomes of an epoch's last N mod G samples: "Drop", "Partial" or "Pad".
+        columns: those to read (all).
+        uneven: allow world sizes that do not divide the global batch.
+        decode_threads, read_ahead_bytes, slots, slot_bytes: sizes of the sidecar; 0 lets it choose.
+        run_dir: a tmpfs folder to use instead of one made under LANEFEED_SHM_ROOT (/dev/shm).
+        rank, world, device, tensors, lookahead, attach_timeout, stall_timeout: as for `connect`.
+
+    Raises UsageError for arguments that do not fit together; when the loader is used, DataError for files that cannot
+    be read.
+    """
+    found = [uris] if isinstance(uris, str | os.PathLike) else list(uris)
+    if not found:
+        raise UsageError("open() was given no path: name a file, a folder or a glob such as 'data/*.parquet'")
+    if epochs is not None and epochs < 1:
+        raise UsageError(f"epochs is {epochs}: it must be at least 1, or None for no end")
+    place = _env.place(rank, world)
+    wrap = wrapper(tensors)
+    copier = copier_for(device, wrap)
+    dataset = Dataset(
+        uris=tuple(os.fspath(uri) for uri in found),
+        base=os.getcwd(),
+        global_batch_size=global_batch_size,
+        seed=seed,
+        shuffle=shuffle,
+        window=window,
+        lanes=lanes,
+        epochs=epochs,
+        last_batch=last_batch,
+        columns=tuple(columns or ()),
+        uneven=uneven,
+        decode_threads=decode_threads,
+        read_ahead_bytes=read_ahead_bytes,
+        slots=slots,
+        slot_bytes=slot_bytes,
+    )
+    sidecar = LocalSidecar(dataset, place, Path(run_dir) if run_dir is not None else None)
+    target = Target(
+        run_dir=None,
+        rank=place.rank,
+        world=place.world,
+        plan_generation=PLAN_GENERATION,
+        attach_seconds=_env.attach_seconds(attach_timeout),
+        ensure=sidecar.ensure,
+    )
+    return make_loader(
+        GrpcFeed(target, register_with(copier)),
+        rank=place.rank,
+        world=place.world,
+        wrap=wrap,
+        copier=copier,
+        stall_seconds=stall_timeout,
+        lookahead=lookahead,
+        adopt=sidecar.adopt,
+        release=sidecar.release,
+    )

@@ -1,0 +1,91 @@
+"""What this rank consumed, for the ledger (G5): sums per step from the frames, folded up to the cursor.
+
+The loader gives it every frame and asks it for parts (`state_dict`) and segments (`commit`). Pure. It keeps the sums of
+steps that were given but not consumed, and two running ledgers: of this life, and since the last commit. It has a lock,
+since checkpoints may be committed from another thread.
+"""
+
+import threading
+from collections import deque
+from dataclasses import dataclass
+
+from lanefeed_core.ledger import Entry, Ledger
+
+__all__ = ["FrameSums", "Proof", "Snapshot"]
+
+
+@dataclass(frozen=True, slots=True)
+class FrameSums:
+    """Ledger entries of consecutive steps from total step `first` on: steps[k] has (epoch, count, sum) of each epoch."""
+
+    first: int
+    steps: tuple[tuple[tuple[int, int, int], ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """The proof at total step `step`: what was consumed in this life and since the last commit, at `start`."""
+
+    step: int
+    start: int
+    life: Ledger
+    segment: Ledger
+
+
+class Proof:
+    """Ledgers of one life of a rank, from total step `start` on."""
+
+    def __init__(self, start: int) -> None:
+        """Nothing consumed yet."""
+        #: Total step at which this life began.
+        self.since = start
+        #: Total step of the last commit, or of the start.
+        self.committed = start
+        self._folded = start
+        self._frames: deque[FrameSums] = deque()
+        self._life = Ledger()
+        self._segment = Ledger()
+        self._lock = threading.Lock()
+
+    def add(self, sums: FrameSums) -> None:
+        """The next frame's sums, before its first batch is given."""
+        with self._lock:
+            self._frames.append(sums)
+
+    def rewind(self, step: int) -> None:
+        """Frames from total step `step` on will be added again: they were given to somebody who dropped them."""
+        with self._lock:
+            self._fold(step)
+            self._frames.clear()
+
+    def fold(self, step: int) -> None:
+        """Count everything before total step `step` as consumed. Steps only grow within a life."""
+        with self._lock:
+            self._fold(step)
+
+    def _fold(self, step: int) -> None:
+        while self._frames and self._folded < step:
+            frame = self._frames[0]
+            stop = min(step, frame.first + len(frame.steps))
+            for entries in frame.steps[self._folded - frame.first : stop - frame.first]:
+                for epoch, count, total in entries:
+                    self._life.add(epoch, count, total)
+                    self._segment.add(epoch, count, total)
+            self._folded = stop
+            if stop == frame.first + len(frame.steps):
+                self._frames.popleft()
+
+    def snapshot(self, step: int, epoch: int) -> Snapshot:
+        """The proof at total step `step`, in `epoch`; the life's ledger is cut to that epoch and the one before."""
+        with self._lock:
+            self._fold(step)
+            self._life = self._life.since(max(0, epoch - 1))
+            return Snapshot(step, self.committed, self._life + Ledger(), self._segment + Ledger())
+
+    def commit(self, snapshot: Snapshot) -> None:
+        """`snapshot` is committed: segments count from its step on."""
+        with self._lock:
+            mine, theirs = self._segment, snapshot.segment
+            left = {epoch: mine[epoch] - theirs[epoch] for epoch in mine.epochs}
+            self._segment = Ledger({epoch: entry for epoch, entry in left.items() if entry != Entry()})
+            self.committed = snapshot.step
