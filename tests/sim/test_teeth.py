@@ -78,7 +78,6 @@ def test_a_trainer_that_does_not_count_a_step() -> None:
 
 def test_a_stop_that_is_one_step_too_early(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ranks that have passed the step leave apart, so there is no common checkpoint: work is lost at each resize."""
-    monkeypatch.setattr(stop, "stop_step", lambda consumed, rate: consumed - 1)
 
     def calm(seed: int) -> None:
         world = World(seed, Chances(0, 0, 0, 0, 0, 0, 0, 0))
@@ -92,6 +91,9 @@ def test_a_stop_that_is_one_step_too_early(monkeypatch: pytest.MonkeyPatch) -> N
             world.tick()
         assert world.status.plan.start >= step
 
+    for seed in range(3):
+        calm(seed)
+    monkeypatch.setattr(stop, "stop_step", lambda consumed, rate: consumed - 1)
     caught(calm)
 
 
@@ -126,13 +128,15 @@ def test_a_start_from_a_commit_that_one_rank_has_not_made(monkeypatch: pytest.Mo
 
 
 def test_complete_is_believed_early(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(completion, "_believed", lambda p, children: True)
 
     def early(seed: int) -> None:
         world = World(seed, Chances(exit_zero=0.02))
         world.collective = False
         world.run().check_end()
 
+    for seed in range(3):
+        early(seed)
+    monkeypatch.setattr(completion, "_believed", lambda p, children: True)
     caught(early)
 
 
@@ -152,7 +156,6 @@ def test_two_plans_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_late_reports_of_a_former_session(monkeypatch: pytest.MonkeyPatch) -> None:
     """No session and sequence check: an old report of a rank is taken for a new life."""
-    monkeypatch.setattr(Admission, "is_new", lambda self, r: True)
 
     def watched(seed: int) -> None:
         world = World(seed, Chances(sidecar=0.05, late=0.6, crash=0.0, pod=0.0, node=0.0))
@@ -165,4 +168,7 @@ def test_late_reports_of_a_former_session(monkeypatch: pytest.MonkeyPatch) -> No
                 assert view.consumed >= seen.get(key, 0), f"rank {rank} went back without a new life"
                 seen[key] = view.consumed
 
+    for seed in range(3):
+        watched(seed)
+    monkeypatch.setattr(Admission, "is_new", lambda self, r: True)
     caught(watched)
