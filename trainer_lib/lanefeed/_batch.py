@@ -229,11 +229,17 @@ class Batch(dict[str, Any]):
     def _fill(self) -> None:
         """Make every value, in the columns' order; from here on this is an ordinary dict."""
         self._touch()
-        if self._lazy is not None:
+        lazy = self._lazy
+        if lazy is None:
+            return
+        value, at = lazy.value, self._at
+        if dict.__len__(self):
             values = {name: self._peek(name) for name in self._peek_names()}
-            self._lazy = None
             dict.clear(self)
-            dict.update(self, values)
+        else:
+            values = {name: value(name, at) for name in lazy.names}
+        self._lazy = None
+        dict.update(self, values)
 
     def __iter__(self) -> Iterator[str]:
         self._fill()

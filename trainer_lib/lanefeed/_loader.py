@@ -119,6 +119,12 @@ class Loader:
         return self._state.cursor.total_steps(self._spe)
 
     @property
+    def total_steps(self) -> int:
+        """Total step at which the stream ends; 0: never."""
+        self._greet()
+        return self._total
+
+    @property
     def epoch(self) -> int:
         """Epoch of the batch that was given last; before the first one, of the next batch."""
         self._greet()

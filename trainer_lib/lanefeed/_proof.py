@@ -16,7 +16,7 @@ __all__ = ["FrameSums", "Proof", "Snapshot"]
 
 @dataclass(frozen=True, slots=True)
 class FrameSums:
-    """Ledger entries of consecutive steps from total step `first` on: steps[k] has (epoch, count, sum) of each epoch."""
+    """Ledger entries of steps from total step `first` on: steps[k] has (epoch, count, sum) of each epoch."""
 
     first: int
     steps: tuple[tuple[tuple[int, int, int], ...], ...]

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from lanefeed._arena.frame import Cut, Frame, frame_end, host_cut
+from lanefeed._arena.frame import Cut, Frame, Layout, frame_end, host_cut
 from lanefeed._batch import Batch, make
 from lanefeed._client.feed import End, Event, Feed, FrameCame, Hello
 from lanefeed._device.copier import Copy, FrameCopier
@@ -60,7 +60,7 @@ class Stream:
         self._copier = copier
         self._stall_seconds = stall_seconds
         self._lock = threading.Lock()
-        self._columns: tuple[Any, ...] = ()
+        self._layout = Layout(())
         self._slots = 0
         self._leases: deque[Any] = deque()
         self._frame: Frame | None = None
@@ -82,7 +82,7 @@ class Stream:
         with self._lock:
             self._frame = self._ahead = None
             hello = self._feed.start(state_json, self.report)
-            self._columns = hello.info.columns
+            self._layout = Layout(hello.info.columns)
             self._slots = hello.slots
             self.progress = self.progress.again(hello.start)
             self.proof = Proof(hello.start)
@@ -228,12 +228,12 @@ class Stream:
 
     def _submit(self, came: FrameCame) -> Copy:
         assert self._copier is not None  # noqa: S101
-        return self._copier.submit(came.base[: frame_end(came.message, self._columns)])
+        return self._copier.submit(came.base[: frame_end(came.message, self._layout)])
 
     def _open(self, message: pb.Frame, cut: Cut, host: Cut) -> Frame:
         self.proof.fold(self.progress.consumed)
         self.proof.add(_sums(message))
-        return Frame(message, self._columns, cut, host, self._world)
+        return Frame(message, self._layout, cut, host, self._world)
 
     # ---- kept batches ------------------------------------------------------------------------------------------
 
@@ -248,7 +248,7 @@ class Stream:
         return len(kept) >= self._slots - 1 or (self._slots > 2 and older >= self._slots - 2)
 
     def _copied_out(self, came: FrameCame) -> NDArray[np.uint8]:
-        base = came.base[: frame_end(came.message, self._columns)].copy()
+        base = came.base[: frame_end(came.message, self._layout)].copy()
         came.lease.drop()
         self.counters.copied += came.message.steps
         if not self._warned:

@@ -14,7 +14,7 @@ from lanefeed._ragged import Ragged
 from lanefeed_core.layout import Column
 from lanefeed_core.proto import lanefeed_pb2 as pb
 
-__all__ = ["Cut", "Frame", "frame_end", "host_cut"]
+__all__ = ["Cut", "Frame", "Layout", "frame_end", "host_cut"]
 
 #: Cuts elements of a dtype out of the frame's bytes at an offset, in a shape; returns an array or a tensor over it.
 Cut = Callable[[int, "np.dtype[Any]", tuple[int, ...]], Any]
@@ -22,18 +22,35 @@ Cut = Callable[[int, "np.dtype[Any]", tuple[int, ...]], Any]
 _BOOL, _INT64 = np.dtype(np.bool_), np.dtype(np.int64)
 
 
-def frame_end(message: pb.Frame, columns: Sequence[Column]) -> int:
+class Layout:
+    """A stream's columns, prepared once so that a frame costs the same whatever their number."""
+
+    __slots__ = ("at", "columns", "names", "nullable")
+
+    def __init__(self, columns: Sequence[Column]) -> None:
+        """`columns` in the order of the frames' blocks."""
+        self.names = tuple(column.name for column in columns)
+        self.at = {name: at for at, name in enumerate(self.names)}
+        #: (column, dtype of what users get, bytes of a row or, ragged, of an element).
+        self.columns = tuple((column, _dtype(column), column.row_bytes) for column in columns)
+        self.nullable = tuple(at for at, column in enumerate(columns) if column.nullable)
+
+
+def _dtype(column: Column) -> "np.dtype[Any]":
+    return _BOOL if column.logical == "bool" and column.itemsize == 1 else np.dtype(column.dtype)
+
+
+def frame_end(message: pb.Frame, layout: Layout) -> int:
     """Bytes of the slot that the frame uses, from the slot's start."""
     steps, rows = message.steps, message.rows
     end = message.ids_offset + 8 * steps * rows
     if message.mask_offset:
         end = max(end, message.mask_offset + steps * rows)
-    for column, block in zip(columns, message.blocks, strict=True):
+    for (column, _, size), block in zip(layout.columns, message.blocks, strict=True):
         if column.ragged:
-            size = column.itemsize * block.starts[-1]
-            end = max(end, block.values + size, block.offsets + 8 * steps * (rows + 1))
+            end = max(end, block.values + size * block.starts[steps], block.offsets + 8 * steps * (rows + 1))
         else:
-            end = max(end, block.values + column.row_bytes * steps * rows)
+            end = max(end, block.values + size * steps * rows)
         if block.validity:
             end = max(end, block.validity + steps * rows)
     return int(end)
@@ -44,18 +61,19 @@ class Frame:
 
     Args:
         message: the frame's description; must not change any more.
-        columns: those of the stream, in the order of the message's blocks.
+        layout: the stream's columns.
         cut: makes an array or tensor of the frame's bytes.
         host: the same for bytes that stay on the host: ids.
         world: number of ranks, for the weight.
     """
 
     __slots__ = (
-        "_at",
         "_blocks",
         "_cut",
+        "_fixed",
         "_host",
         "_ids",
+        "_layout",
         "_mask",
         "epoch",
         "first",
@@ -65,22 +83,21 @@ class Frame:
         "weight",
     )
 
-    def __init__(self, message: pb.Frame, columns: Sequence[Column], cut: Cut, host: Cut, world: int) -> None:
+    def __init__(self, message: pb.Frame, layout: Layout, cut: Cut, host: Cut, world: int) -> None:
         """Nothing is cut yet."""
-        self.rows = message.rows
-        self.steps = message.steps
-        self.epoch = message.epoch
+        self.rows: int = message.rows
+        self.steps: int = message.steps
+        self.epoch: int = message.epoch
         #: Total step of the first batch.
-        self.first = message.first_step
-        self.weight = message.samples * world / message.global_samples if message.global_samples else 0.0
-        self.names = tuple(column.name for column in columns)
-        self._at = {column.name: at for at, column in enumerate(columns)}
-        self._blocks = tuple(
-            (column, _dtype(column), block.values, block.offsets, block.validity, tuple(block.starts))
-            for column, block in zip(columns, message.blocks, strict=True)
-        )
-        self._ids = message.ids_offset
-        self._mask = message.mask_offset
+        self.first: int = message.first_step
+        self.weight: float = message.samples * world / message.global_samples if message.global_samples else 0.0
+        self.names = layout.names
+        self._layout = layout
+        self._blocks = message.blocks
+        #: Columns of fixed shape that were asked for: first byte, bytes of a step, dtype, shape of a step.
+        self._fixed: dict[str, tuple[int, int, np.dtype[Any], tuple[int, ...]]] = {}
+        self._ids: int = message.ids_offset
+        self._mask: int = message.mask_offset
         self._cut = cut
         self._host = host
 
@@ -94,29 +111,33 @@ class Frame:
 
     def value(self, name: str, step: int) -> Any:
         """A column of a step: [R, *shape], or Ragged. Raises KeyError for a column that the stream does not have."""
-        column, dtype, values, offsets, validity, starts = self._blocks[self._at[name]]
-        rows = self.rows
-        if not column.ragged:
-            return self._cut(values + step * rows * column.row_bytes, dtype, (rows, *column.shape))
-        first, last = starts[step], starts[step + 1]
+        fixed = self._fixed.get(name)
+        if fixed is None:
+            at = self._layout.at[name]
+            column, dtype, size = self._layout.columns[at]
+            if column.ragged:
+                return self._ragged(at, step)
+            shape = (self.rows, *column.shape)
+            fixed = self._fixed[name] = (self._blocks[at].values, size * self.rows, dtype, shape)
+        first, stride, dtype, shape = fixed
+        return self._cut(first + step * stride, dtype, shape)
+
+    def _ragged(self, at: int, step: int) -> Ragged:
+        (column, dtype, size), block, rows = self._layout.columns[at], self._blocks[at], self.rows
+        first, last = block.starts[step], block.starts[step + 1]
         return Ragged(
-            self._cut(values + first * dtype.itemsize, dtype, (last - first,)),
-            self._cut(offsets + 8 * step * (rows + 1), _INT64, (rows + 1,)),
+            self._cut(block.values + first * size, dtype, (last - first,)),
+            self._cut(block.offsets + 8 * step * (rows + 1), _INT64, (rows + 1,)),
             logical=column.logical,
-            validity=self._cut(validity + step * rows, _BOOL, (rows,)) if validity else None,
+            validity=self._cut(block.validity + step * rows, _BOOL, (rows,)) if block.validity else None,
         )
 
     def validity(self, step: int) -> dict[str, Any]:
         """Column -> bool [R], False for nulls; only columns with a null in this frame are in it."""
+        found = ((at, self._blocks[at].validity) for at in self._layout.nullable)
         return {
-            block[0].name: self._cut(block[4] + step * self.rows, _BOOL, (self.rows,))
-            for block in self._blocks
-            if block[4]
+            self.names[at]: self._cut(first + step * self.rows, _BOOL, (self.rows,)) for at, first in found if first
         }
-
-
-def _dtype(column: Column) -> "np.dtype[Any]":
-    return _BOOL if column.logical == "bool" and column.itemsize == 1 else np.dtype(column.dtype)
 
 
 def host_cut(base: NDArray[np.uint8], wrap: Callable[[Any], Any] | None) -> Cut:
