@@ -96,6 +96,16 @@ def test_nullable_nested(tmp_path: Path, kind: str) -> None:
     assert fields == want
 
 
+def test_nullable_behind_a_column_of_several_leaves(tmp_path: Path) -> None:
+    """A map takes two Parquet columns, a struct in a struct as many as it has fields."""
+    deep = pa.array([{"a": {"b": 1, "c": None}}] * 2)
+    pairs = pa.array([[("k", None)]] * 2, pa.map_(pa.string(), pa.int8()))
+    table = pa.table({"m": pairs, "d": deep, "no": [1, 2], "yes": [None, 1]})
+    write(tmp_path / "a.parquet", table, "parquet")
+    fields = {f.name: f.nullable for f in index(tmp_path, columns=("no", "yes")).fields}
+    assert (fields["no"], fields["yes"]) == (False, True)
+
+
 @pytest.mark.parametrize("kind", FORMATS)
 def test_damaged_files_are_refused_by_name(tmp_path: Path, kind: str) -> None:
     write(tmp_path / f"a.{kind}", pa.table({"x": [1, 2]}), kind)
