@@ -4,18 +4,29 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.console import Console
 
 from lanefeed_operator.api.spec import Job
 from lanefeed_operator.local.admission import read_job, stored_job
 from lanefeed_operator.local.errors import LocalError, UnknownJob
 from lanefeed_operator.local.store import JobStore, find, state_root
 
-__all__ = ["JobArgument", "StateDir", "is_file", "locate", "stored"]
+__all__ = ["JobArgument", "StateDir", "console", "is_file", "locate", "stored"]
 
 StateDir = Annotated[
     Path | None, typer.Option("--state-dir", help="Folder of all jobs' states (default: .lanefeed here).")
 ]
 JobArgument = Annotated[str, typer.Argument(metavar="JOB", help="Name of a job that was run here, or its YAML.")]
+
+
+#: Width where there is no terminal: files and pipes should not be cut at 80.
+WIDE = 160
+
+
+def console(*, stderr: bool = False) -> Console:
+    """A console whose lines are not cut where nobody looks at them as they come."""
+    made = Console(stderr=stderr, highlight=False, soft_wrap=True)
+    return made if made.is_terminal else Console(stderr=stderr, highlight=False, soft_wrap=True, width=WIDE)
 
 
 def is_file(job: str) -> bool:

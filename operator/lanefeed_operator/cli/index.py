@@ -7,6 +7,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from lanefeed_operator.cli.common import console
 from lanefeed_operator.local import indexer
 
 __all__ = ["index"]
@@ -24,14 +25,14 @@ def index(
     if out is not None:
         options += ["--out", str(out)]
     report = indexer.index([*options, "--", *uri])
-    console = Console(highlight=False)
-    console.print(_facts(report))
-    console.print(_columns(report))
+    screen = console()
+    screen.print(_facts(report))
+    screen.print(_columns(report))
     if report["lint"]:
-        console.print(_lint(report))
-    _left_out(console, report)
+        screen.print(_lint(report))
+    _left_out(screen, report)
     if out is not None:
-        console.print(f"manifest written to {out}")
+        screen.print(f"manifest written to {out}")
 
 
 def _facts(report: dict[str, Any]) -> Table:
@@ -65,10 +66,10 @@ def _lint(report: dict[str, Any]) -> Table:
     return table
 
 
-def _left_out(console: Console, report: dict[str, Any]) -> None:
+def _left_out(out: Console, report: dict[str, Any]) -> None:
     for word in ("quarantined", "skipped"):
         entries = report[word]
         for entry in entries[:MAX_LEFT_OUT]:
-            console.print(f"{word}: {entry['path']}: {entry['reason']}", markup=False)
+            out.print(f"{word}: {entry['path']}: {entry['reason']}", markup=False)
         if len(entries) > MAX_LEFT_OUT:
-            console.print(f"... and {len(entries) - MAX_LEFT_OUT} more {word}")
+            out.print(f"... and {len(entries) - MAX_LEFT_OUT} more {word}")

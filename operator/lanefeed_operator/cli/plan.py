@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
 from lanefeed_core.manifest import Manifest
@@ -13,7 +12,7 @@ from lanefeed_core.plan import Plan, PodReads, pod_reads
 from lanefeed_operator.api.quantity import format_bytes
 from lanefeed_operator.api.spec import Job
 from lanefeed_operator.api.status import Status, StreamStatus
-from lanefeed_operator.cli.common import JobArgument, StateDir, is_file, locate, positive
+from lanefeed_operator.cli.common import JobArgument, StateDir, console, is_file, locate, positive
 from lanefeed_operator.local import indexer
 from lanefeed_operator.local.admission import read_job, stored_job
 from lanefeed_operator.local.errors import LocalError, UnknownJob
@@ -24,7 +23,9 @@ from lanefeed_operator.reconcile.plan_policy import misfit
 
 __all__ = ["plan"]
 
+#: Ranges shown for a pod, and ranges looked at before adjacent ones are joined.
 MAX_RANGES = 6
+MAX_SPELLED = 256
 
 
 def plan(
@@ -41,7 +42,7 @@ def plan(
     problem = misfit(found, size)
     if problem:
         raise LocalError(problem)
-    at = status.cursor.epoch if epoch is None else epoch
+    at = min(status.cursor.epoch, found.spec.epochs - 1) if epoch is None else epoch
     _check_epoch(found, stream, at)
     generation = status.plan_generation + (1 if replicas else 0) or 1
     made = make_plan(
@@ -53,7 +54,7 @@ def plan(
         start=status.cursor.total_step,
     )
     lanes = lanes_of(stream, manifest)
-    reads = pod_reads(made, lanes, manifest, at, limit=MAX_RANGES + 1)
+    reads = pod_reads(made, lanes, manifest, at, limit=MAX_SPELLED)
     _print(found, made, stream, manifest, reads, at, simulated=replicas is not None)
 
 
@@ -78,7 +79,7 @@ def _load(job: str, state_dir: Path | None) -> tuple[Job, Manifest, StreamStatus
 
 
 def _check_epoch(job: Job, stream: StreamStatus, epoch: int) -> None:
-    if epoch < 0 or (stream.boundary == "Aligned" and epoch > job.spec.epochs):
+    if epoch < 0 or (stream.boundary == "Aligned" and epoch >= job.spec.epochs):
         raise LocalError(f"--epoch is {epoch}: this job has epochs 0 to {job.spec.epochs - 1}")
 
 
@@ -92,7 +93,7 @@ def _print(
     *,
     simulated: bool,
 ) -> None:
-    console = Console(highlight=False)
+    out = console()
     word = "simulated: " if simulated else ""
     table = Table(
         title=f"{job.metadata.name}, epoch {epoch}: {word}{made.replicas} pods x {made.ranks_per_replica} ranks",
@@ -112,23 +113,37 @@ def _print(
             f"{_span(pod.lanes)} ({len(pod.lanes)})",
             f"{pod.rows:,}",
             _mib(window_bytes * len(pod.lanes)),
-            "\n".join([*pod.ranges[:MAX_RANGES], *(["..."] if len(pod.ranges) > MAX_RANGES else [])]),
+            _reads(pod.ranges),
         )
-    console.print(table)
+    out.print(table)
     sidecar = job.spec.sidecar
     slots = f"{sidecar.slots} slots a rank"
     slots += f" of {format_bytes(sidecar.slot_bytes)}" if sidecar.slot_bytes else ""
-    console.print(
+    out.print(
         f"{stream.rows:,} samples in {len(manifest.shards):,} shards; {stream.lanes} lanes, windows of "
         f"{stream.window:,} rows, {stream.steps_per_epoch:,} steps an epoch of {stream.global_batch_size:,} samples; "
         f"read-ahead {format_bytes(sidecar.read_ahead_bytes)} a pod, {slots}"
     )
     worst = max((window_bytes * len(pod.lanes) for pod in reads), default=0)
     if worst > sidecar.read_ahead_bytes:
-        console.print(
+        out.print(
             f"[yellow]open windows need {_mib(worst)} in one pod and sidecar.readAheadBytes is "
             f"{format_bytes(sidecar.read_ahead_bytes)}: raise it, or use more pods[/]"
         )
+
+
+def _reads(ranges: tuple[str, ...]) -> str:
+    """Ranges of one shard that follow each other (of lanes that do) are shown as one."""
+    joined: list[tuple[str, str, str]] = []
+    for text in ranges:
+        path, _, rows = text.rpartition("[")
+        start, _, stop = rows.rstrip("]").partition(":")
+        if joined and joined[-1][0] == path and joined[-1][2] == start:
+            start = joined.pop()[1]
+        joined.append((path, start, stop))
+    lines = [f"{path}[{start}:{stop}]" for path, start, stop in joined[:MAX_RANGES]]
+    more = len(joined) > MAX_RANGES or len(ranges) >= MAX_SPELLED
+    return "\n".join([*lines, *(["..."] if more else [])])
 
 
 def _span(values: tuple[int, ...] | list[int]) -> str:

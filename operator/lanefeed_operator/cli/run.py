@@ -8,7 +8,7 @@ import typer
 from rich.console import Console
 
 from lanefeed_operator.api.status import Status, from_time
-from lanefeed_operator.cli.common import StateDir, positive
+from lanefeed_operator.cli.common import StateDir, console, positive
 from lanefeed_operator.local.admission import admit, read_job
 from lanefeed_operator.local.clean import end_pods
 from lanefeed_operator.local.runner import Outcome, Runner
@@ -47,34 +47,34 @@ def run(
 
 
 def _finish(store: JobStore, outcome: Outcome) -> None:
-    console = Console(stderr=True, highlight=False)
+    out = console(stderr=True)
     status = outcome.status
     failed = status.condition("Failed")
     if failed is not None and failed.status == "True":
-        console.print(f"[bold red]failed[/] ({failed.reason}): ", end="")
+        out.print(f"[bold red]failed[/] ({failed.reason}): ", end="")
         sys.stderr.write(f"{failed.message}\n")
-        console.print(f"logs: {store.pods}/*/logs; run it again to go on from step {status.cursor.total_step}")
+        out.print(f"logs: {store.pods}/*/logs; run it again to go on from step {status.cursor.total_step}")
         return
     if not status.terminal:
-        console.print(
+        out.print(
             f"[yellow]stopped[/] at step {status.cursor.total_step} (last commit"
             f"{f' {status.cursor.commit}' if status.cursor.commit else ''}); run it again to go on from there"
         )
         return
-    _proof(console, status, outcome)
+    _proof(out, status, outcome)
 
 
-def _proof(console: Console, status: Status, outcome: Outcome) -> None:
+def _proof(out: Console, status: Status, outcome: Outcome) -> None:
     """The summary of a complete job, on stdout."""
     total = status.stream.total_steps if status.stream else 0
     took = from_time(status.completion_time) - from_time(status.start_time)
     counts = status.restarts
-    console.print(
+    out.print(
         f"[bold green]complete[/]: {total:,} steps in {duration(took)}; {counts.failures} failures, "
         f"{counts.disruptions} disruptions, {counts.resizes} resizes, {status.plan_generation} plan generations"
     )
     if outcome.manifest is not None and status.ledger.epochs:
-        Console(highlight=False).print(proof_table(verdicts(status, outcome.manifest)))
+        console().print(proof_table(verdicts(status, outcome.manifest)))
     proven = status.condition("Proven")
     if proven is None or proven.status != "True":
-        console.print(f"[bold yellow]not proven[/]: {proven.message if proven else 'no commit was made'}")
+        out.print(f"[bold yellow]not proven[/]: {proven.message if proven else 'no commit was made'}")

@@ -5,14 +5,14 @@ from enum import StrEnum
 from typing import Annotated
 
 import typer
-from rich.console import Console, Group
+from rich.console import Group
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
 from lanefeed_operator.api.spec import Job
 from lanefeed_operator.api.status import Status
-from lanefeed_operator.cli.common import JobArgument, StateDir, stored
+from lanefeed_operator.cli.common import JobArgument, StateDir, console, stored
 from lanefeed_operator.local.store import JobStore
 from lanefeed_operator.local.view import COLORS
 
@@ -36,14 +36,14 @@ def status(
 ) -> None:
     """Show how a job stands: state, step, ranks, conditions."""
     store, found = stored(job, state_dir)
-    console = Console(highlight=False)
+    out = console()
     if output is Output.YAML:
         print(store.status_file.read_text(), end="")
         return
     if not watch:
-        console.print(picture(store, found))
+        out.print(picture(store, found))
         return
-    with Live(console=console, auto_refresh=False) as live:
+    with Live(console=out, auto_refresh=False) as live:
         while True:
             store, found = stored(job, state_dir)
             live.update(picture(store, found), refresh=True)

@@ -2,10 +2,8 @@
 
 import sys
 
-from rich.console import Console
-
 from lanefeed_operator.api.status import Status
-from lanefeed_operator.cli.common import JobArgument, StateDir, stored
+from lanefeed_operator.cli.common import JobArgument, StateDir, console, stored
 from lanefeed_operator.local.errors import LocalError
 from lanefeed_operator.local.indexer import read_manifest
 from lanefeed_operator.local.summary import Verdict, proof_table, verdicts
@@ -20,13 +18,13 @@ def verify(job: JobArgument, state_dir: StateDir = None) -> None:
     if status.stream is None:
         raise LocalError(f"job {store.name} has no frozen dataset yet: run it first")
     proofs = verdicts(status, read_manifest(store.manifest_file))
-    console = Console(highlight=False)
+    out = console()
     if proofs:
-        console.print(proof_table(proofs))
+        out.print(proof_table(proofs))
     wrong = [proof for proof in proofs if not proof.right]
     total = status.stream.total_steps
     problem = _problem(total, status, proofs, wrong)
-    console.print(f"[bold red]{problem}[/]" if problem else f"[green]{_well(total, status, proofs)}[/]")
+    out.print(f"[bold red]{problem}[/]" if problem else f"[green]{_well(total, status, proofs)}[/]")
     sys.exit(1 if problem else 0)
 
 

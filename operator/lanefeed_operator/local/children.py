@@ -119,12 +119,19 @@ class PodSlot:
             living = self.living
             self._read()
             if living:
+                self._finish_early(self.doc)
                 self._push(now)
                 return
             self._bury(self.doc)
         if self.record.succeeded or self.record.failed or self.job.deleting or now < self.not_before:
             return
         self._start()
+
+    def _finish_early(self, doc: PodDoc) -> None:
+        """An index has succeeded when its trainer has; the pod may live on to hand over its commits."""
+        state = self.state
+        if state is not None and state.exit_code == 0 and state.phase == "Running" and self.record.counted != doc.uid:
+            self._count(doc, state)
 
     def _bury(self, doc: PodDoc) -> None:
         """The supervisor is gone: sweep what is left of the pod, and count its end."""
@@ -159,7 +166,7 @@ class PodSlot:
         files.write_json(self.folder / "index.json", asdict(record))
         self.record = record
         self.not_before = time.monotonic() + end.delay
-        self.last_dead = self._pod(state)
+        self.last_dead = self._pod(state) if self._ended else None
         self._say_end(state, end.delay)
 
     def _say_end(self, state: PodState, delay: float) -> None:

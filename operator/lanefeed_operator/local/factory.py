@@ -5,6 +5,7 @@ import uuid
 from pathlib import Path
 from typing import Protocol
 
+from lanefeed_core.wire import TOKEN_NAME
 from lanefeed_operator.api.spec import Job
 from lanefeed_operator.api.status import Status
 from lanefeed_operator.coordinator.core import Coordinator
@@ -102,6 +103,7 @@ class Factory:
             uid=uid,
             folder=str(folder),
             run_dir=str(run_dir),
+            token_name=TOKEN_NAME,
             config=config.to_json(),
             python=sys.executable,
             command=trainer_command(host.job.spec.template.trainer, env),

@@ -19,13 +19,15 @@ from typing import TextIO
 from lanefeed_operator.local import poddoc, probes, procs
 from lanefeed_operator.local.container import Container
 from lanefeed_operator.local.poddoc import PodDoc, PodState, load_doc, save_state
-from lanefeed_operator.local.rundir import make_run_dir
+from lanefeed_operator.local.runfolder import make_run_dir
 
 __all__ = ["Supervisor", "main"]
 
 TICK_SECONDS = 0.1
-#: How long a sidecar may take to flush what it has to report, where somebody listens.
-FLUSH_SECONDS = 5.0
+#: How long a sidecar may take to hand over its commits when its pod is deleted, and when its trainer has failed:
+#: the replacement waits for that.
+DELETE_FLUSH_SECONDS = 5.0
+FAILED_FLUSH_SECONDS = 0.5
 #: How long a stopped sidecar may take to end before SIGKILL.
 SIDECAR_STOP_SECONDS = 5.0
 EXIT_FATAL = 2
@@ -69,7 +71,7 @@ class Supervisor:
         procs.become_reaper()
         try:
             self.save()
-            make_run_dir(self.run_dir)
+            make_run_dir(self.run_dir, self.doc.token_name)
             self._live()
         except OSError as error:
             self._end("Failed", poddoc.CANNOT_START, f"the pod cannot start: {error}")
@@ -95,7 +97,7 @@ class Supervisor:
             self.save()
             if self.trainer.exit_code is not None:
                 self._sweep_trainer()
-                self._drain()
+                self._drain(self.trainer.exit_code)
                 self._judge(self.trainer.exit_code)
                 break
         self._stop_sidecar()
@@ -132,7 +134,7 @@ class Supervisor:
             self.sidecar.start()
 
     def _probe(self) -> None:
-        if not self.state.ready:
+        if not self.state.ready and self.trainer.exit_code is None:
             self.state.ready = probes.ready(self.run_dir)
             self.state.metrics = probes.metrics_address(self.run_dir)
 
@@ -161,7 +163,7 @@ class Supervisor:
             self._wait(min(TICK_SECONDS, left))
         self._sweep_trainer()
         self._wait(0)
-        self._flush(time.monotonic() + FLUSH_SECONDS)
+        self._flush(patience=DELETE_FLUSH_SECONDS, absent=DELETE_FLUSH_SECONDS)
         code = self.trainer.exit_code
         if code == 0:
             self._judge(code)
@@ -175,29 +177,38 @@ class Supervisor:
         also = (procs.CONTAINER_MARK, "trainer")
         procs.kill_marked(procs.POD_MARK, self.doc.uid, also=also)
 
-    def _drain(self) -> None:
-        """A finished trainer's commits must reach the control plane, however long that is down (G6)."""
-        self._flush(None)
+    def _drain(self, code: int) -> None:
+        """What a finished trainer committed must reach the control plane, however long that is down (G6).
 
-    def _flush(self, deadline: float | None) -> None:
-        """Wait until all is reported. With nobody listening: until `deadline`, or for as long as it takes."""
-        listening_since: float | None = None
-        while not probes.flushed(self.run_dir) or listening_since is None:
-            now = time.monotonic()
-            if probes.listening(self.doc.coordinator):
-                listening_since = listening_since or now
-                if now - listening_since > FLUSH_SECONDS:
-                    self.event("the sidecar did not hand over its commits in time")
-                    return
-            else:
-                listening_since = None
-            if (deadline is not None and now > deadline) or self.state.phase == "Failed":
+        A commit is taken when all ranks have made it, so a rank that is done early waits for the others: until then
+        the pod lives, its trainer's exit code is known, and its deletion ends the wait. A failed one only hands over
+        what was not sent yet.
+        """
+        self.state.exit_code, self.state.ready = code, False
+        self.save()
+        self._flush(patience=None if code == 0 else FAILED_FLUSH_SECONDS, absent=None)
+
+    def _flush(self, *, patience: float | None, absent: float | None) -> None:
+        """Wait until all commits are taken, at most `patience` seconds of somebody listening, or `absent` of nobody.
+
+        None: for as long as it takes, or until the pod is deleted.
+        """
+        deleting = self._deadline is not None
+        since, listened = time.monotonic(), False
+        while True:
+            listening = probes.listening(self.doc.coordinator)
+            if listening != listened:
+                since, listened = time.monotonic(), listening
+            if listening and probes.flushed(self.run_dir):
                 return
-            self._wait(0.02 if listening_since else TICK_SECONDS)
+            limit = patience if listening else absent
+            if limit is not None and time.monotonic() - since > limit:
+                return
+            self._wait(0.02 if listening and limit else TICK_SECONDS)
             self._keep_sidecar()
-            self.save()
-            if deadline is None and self._deadline is not None:
+            if self.state.phase == "Failed" or (self._deadline is not None and not deleting):
                 return
+            self.save()
 
     def _stop_sidecar(self) -> None:
         """SIGTERM lets it send its last report."""

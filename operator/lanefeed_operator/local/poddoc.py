@@ -30,6 +30,8 @@ class PodDoc:
     folder: str
     #: The tmpfs folder shared by the pod's containers.
     run_dir: str
+    #: Name of the token's file in it.
+    token_name: str
     #: Text of the sidecar's configuration (lanefeed_core.podconfig).
     config: str
     python: str
@@ -51,6 +53,7 @@ class PodState:
     reason: str = ""
     message: str = ""
     ready: bool = False
+    #: Of the trainer; while the phase is Running, the sidecar still hands over what it has.
     exit_code: int | None = None
     #: The supervisor: pid and start in clock ticks since boot.
     pid: int = 0

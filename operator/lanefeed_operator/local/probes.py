@@ -1,6 +1,5 @@
 """Questions that a supervisor asks about its sidecar and the coordinator; each answers at once or within a second."""
 
-import http.client
 import socket
 from pathlib import Path
 
@@ -20,13 +19,16 @@ def metrics_address(run_dir: Path) -> str:
 
 
 def _get(address: str, path: str) -> tuple[int, str]:
-    connection = http.client.HTTPConnection(address, timeout=TIMEOUT_SECONDS)
-    try:
-        connection.request("GET", path)
-        response = connection.getresponse()
-        return response.status, response.read().decode(errors="replace")
-    finally:
-        connection.close()
+    """Status and body. By hand: http.client costs each supervisor a tenth of a second of its start."""
+    host, _, port = address.rpartition(":")
+    request = f"GET {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n"
+    with socket.create_connection((host.strip("[]"), int(port)), TIMEOUT_SECONDS) as connection:
+        connection.sendall(request.encode())
+        parts = []
+        while part := connection.recv(1 << 16):
+            parts.append(part)
+    head, _, body = b"".join(parts).partition(b"\r\n\r\n")
+    return int(head.split(b" ", 2)[1]), body.decode(errors="replace")
 
 
 def ready(run_dir: Path) -> bool:
@@ -36,7 +38,7 @@ def ready(run_dir: Path) -> bool:
         return False
     try:
         return _get(address, "/readyz")[0] == 200
-    except (OSError, http.client.HTTPException):
+    except (OSError, ValueError, IndexError):
         return False
 
 
@@ -44,7 +46,7 @@ def metrics_text(address: str) -> str:
     """/metrics as text; "" where nobody answers."""
     try:
         status, text = _get(address, "/metrics")
-    except (OSError, http.client.HTTPException):
+    except (OSError, ValueError, IndexError):
         return ""
     return text if status == 200 else ""
 

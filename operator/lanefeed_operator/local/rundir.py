@@ -1,14 +1,13 @@
 """Run folders in tmpfs: where they lie, how they are made and how leftovers go. Docs: docs/protocol.md, Run folder."""
 
 import os
-import secrets
 import shutil
 from pathlib import Path
 
-from lanefeed_core.wire import ENV_SHM_ROOT, SOCKET_NAME, TOKEN_NAME
+from lanefeed_core.wire import ENV_SHM_ROOT, SOCKET_NAME
 from lanefeed_operator.local.errors import LocalError
 
-__all__ = ["job_root", "make_run_dir", "pod_run_dir", "sweep"]
+__all__ = ["job_root", "make_job_root", "pod_run_dir", "sweep"]
 
 #: sun_path of a Unix socket, its final NUL left out.
 MAX_SOCKET_PATH = 107
@@ -41,15 +40,6 @@ def make_job_root(folder: Path) -> None:
 def pod_run_dir(root: Path, generation: int, index: int, uid: str) -> Path:
     """The run folder of one pod."""
     return root / f"{generation}-{index}-{uid[:8]}"
-
-
-def make_run_dir(folder: Path) -> None:
-    """The folder (0750) and the pod's token in it (0640)."""
-    folder.mkdir(mode=0o750, parents=True, exist_ok=True)
-    folder.chmod(0o750)
-    fd = os.open(folder / TOKEN_NAME, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o640)
-    with os.fdopen(fd, "w") as token:
-        token.write(secrets.token_hex(32))
 
 
 def sweep(root: Path, keep: set[str]) -> list[str]:

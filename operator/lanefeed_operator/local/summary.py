@@ -70,14 +70,20 @@ def verdicts(status: Status, manifest: Manifest) -> list[Verdict]:
     return found
 
 
+def _digest(v: Verdict) -> Text:
+    """One digest where both are equal, else both."""
+    if v.digest == v.expected_digest:
+        return Text(v.digest or "-")
+    return Text(f"{v.digest or 'none'}, expected {v.expected_digest or 'none'}", style="bold red")
+
+
 def proof_table(found: list[Verdict]) -> Table:
     """The ledger as a table."""
     table = Table(title="Was every sample used exactly once?", title_justify="left")
     for name in ("epoch", "expected", "consumed", "repeated", "lost"):
         table.add_column(name, justify="right")
-    table.add_column("digest expected")
-    table.add_column("digest consumed")
-    table.add_column("verdict")
+    table.add_column("digest", overflow="fold")
+    table.add_column("verdict", no_wrap=True)
     for v in found:
         word = "exactly once" if v.right else "NOT exact"
         word += " (part)" if v.partial else ""
@@ -88,8 +94,7 @@ def proof_table(found: list[Verdict]) -> Table:
             f"{v.consumed:,}",
             str(v.repeated),
             str(v.lost),
-            v.expected_digest or "-",
-            v.digest or "-",
+            _digest(v),
             Text(word, style="green" if v.right else "bold red"),
         )
     return table

@@ -78,21 +78,18 @@ class Display(Protocol):
 def changes(before: Status, after: Status) -> list[str]:
     """What a change of the status means, in words; progress left out."""
     found = []
-    if after.plan_generation != before.plan_generation:
-        found.append(
-            f"plan generation {after.plan_generation}: {after.plan.replicas} pods x "
-            f"{after.plan.ranks_per_replica} ranks from step {after.plan.start} ({after.plan.reason})"
-        )
     if after.stream is not None and before.stream is None:
         s = after.stream
         found.append(
             f"dataset {s.manifest[:8]}: {s.rows:,} samples, {s.steps_per_epoch:,} steps an epoch, {s.lanes} lanes, "
             f"windows of {s.window:,} rows"
         )
-    if after.stop is not None and before.stop is None:
-        found.append(f"asked all ranks to leave at step {after.stop.step} ({after.stop.reason})")
-    if after.stop is not None and after.stop.done and (before.stop is None or not before.stop.done):
-        found.append(f"the stop is over ({after.stop.outcome}); last commit at step {after.cursor.total_step}")
+    if after.plan_generation != before.plan_generation:
+        found.append(
+            f"plan generation {after.plan_generation}: {after.plan.replicas} pods x "
+            f"{after.plan.ranks_per_replica} ranks from step {after.plan.start} ({after.plan.reason})"
+        )
+    found += _stop_changes(before, after)
     old = {e.epoch for e in before.ledger.epochs}
     for e in after.ledger.epochs:
         if e.epoch not in old:
@@ -103,9 +100,26 @@ def changes(before: Status, after: Status) -> list[str]:
     return found
 
 
+def _stop_changes(before: Status, after: Status) -> list[str]:
+    """A stop that was asked for, and its end."""
+    stop, old = after.stop, before.stop
+    if stop is None:
+        return []
+    found = []
+    if old is None and not stop.done:
+        found.append(f"{stop.reason}: all ranks are asked to write a checkpoint and leave at step {stop.step}")
+    if stop.done and (old is None or not old.done):
+        outcome = {"Committed": "all ranks have committed", "GraceOver": "the grace time is over"}.get(stop.outcome)
+        outcome = outcome or {"AllLeft": "all ranks have left"}.get(stop.outcome, "nothing runs")
+        found.append(f"{stop.reason}: {outcome}; last commit at step {after.cursor.total_step}")
+    return found
+
+
 def _why(status: Status) -> str:
-    kind = {"Failed": "Failed", "Suspended": "Suspended", "Complete": "Complete"}.get(status.state)
-    condition = status.condition(kind) if kind else None
+    """The condition behind a state; a failure's own words come at the end of the run."""
+    if status.state not in ("Suspended", "Complete"):
+        return ""
+    condition = status.condition(status.state)
     return f": {condition.message}" if condition else ""
 
 

@@ -38,6 +38,7 @@ def make_doc(folder: Path, run_root: Path, command: list[str], **changes: object
         uid=uid,
         folder=str(folder),
         run_dir=str(run_dir),
+        token_name="token",
         config=json.dumps({"run_dir": str(run_dir)}),
         python=sys.executable,
         command=command,

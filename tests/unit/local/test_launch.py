@@ -10,6 +10,7 @@ from lanefeed_operator.api.load import load_job
 from lanefeed_operator.local import rundir
 from lanefeed_operator.local.errors import LocalError
 from lanefeed_operator.local.launch import expand, pod_address, trainer_command, trainer_env
+from lanefeed_operator.local.runfolder import make_run_dir
 from unit.local.test_store import YAML
 
 
@@ -65,7 +66,7 @@ def test_run_folders_are_private_and_swept(shm_root: Path) -> None:
         assert root.stat().st_mode & 0o777 == 0o700
         keep, gone = (rundir.pod_run_dir(root, 1, index, uid) for index, uid in ((0, "a" * 32), (1, "b" * 32)))
         for folder in (keep, gone):
-            rundir.make_run_dir(folder)
+            make_run_dir(folder, "token")
             assert folder.stat().st_mode & 0o777 == 0o750
             assert (folder / "token").stat().st_mode & 0o777 == 0o640
             assert len((folder / "token").read_text()) == 64

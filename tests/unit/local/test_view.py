@@ -48,11 +48,11 @@ def scene() -> Scene:
 def test_changes_are_told_in_words() -> None:
     stop = StopStatus(step=50, reason="Resize", time="", done=False)
     told = changes(Status(), RUNNING)
-    assert told[0] == "plan generation 1: 2 pods x 1 ranks from step 0 ()"
-    assert "4,211 samples, 151 steps an epoch" in told[1]
+    assert told[1] == "plan generation 1: 2 pods x 1 ranks from step 0 ()"
+    assert "4,211 samples, 151 steps an epoch" in told[0]
     assert told[2] == "job is Running"
     assert changes(RUNNING, RUNNING.model_copy(update={"stop": stop})) == [
-        "asked all ranks to leave at step 50 (Resize)"
+        "Resize: all ranks are asked to write a checkpoint and leave at step 50"
     ]
     proof = EpochProof(epoch=0, samples=4211, digest="ab", expected="ab", verified=True)
     ledger = LedgerStatus(verified=1, epochs=[proof])
