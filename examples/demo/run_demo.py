@@ -84,6 +84,19 @@ class Demo:
                 raise SystemExit(f"step {step} was not reached within {seconds} s; see {self.work}/.lanefeed/demo")
             time.sleep(0.05)
 
+    def wait_for_pods(self, replicas: int, more_steps: int, seconds: float = 120) -> None:
+        """Wait until the job runs with `replicas` pods and has trained `more_steps` more."""
+        end = time.monotonic() + seconds
+        while self.status().get("plan", {}).get("replicas") != replicas:
+            if time.monotonic() > end:
+                raise SystemExit(f"{replicas} pods did not run within {seconds} s; see {self.work}/.lanefeed/demo")
+            time.sleep(0.1)
+        self.wait_for(self.step() + more_steps)
+
+    def status(self) -> dict:
+        """The job's status as the runner last wrote it."""
+        return yaml.safe_load((self.work / ".lanefeed/demo/status.yaml").read_text()).get("status") or {}
+
     def note(self, what: str) -> None:
         """Remember an event and show it."""
         self.events.append(Event(what, time.time(), self.step()))
@@ -167,7 +180,7 @@ def uninterrupted(work: Path, spec: dict, stream: dict) -> list[list[int]]:
 
 def proof(demo: Demo, spec: dict) -> bool:
     """Compare, print the table, and say whether all is well."""
-    status = yaml.safe_load((demo.work / ".lanefeed/demo/status.yaml").read_text())["status"]
+    status = demo.status()
     got = checkpoint_chain(demo.out, status["cursor"]["commit"])
     want = uninterrupted(demo.work, spec, status["stream"])
     epochs = spec["epochs"]
@@ -231,14 +244,15 @@ def main() -> int:
     assert demo.runner is not None
     try:
         for step, act in (
-            (90, demo.kill_trainer),
-            (200, demo.kill_sidecar),
-            (290, demo.kill_pod),
-            (400, lambda: demo.scale(3)),
-            (520, lambda: demo.scale(1)),
+            (100, demo.kill_trainer),
+            (250, demo.kill_sidecar),
+            (350, demo.kill_pod),
+            (500, lambda: demo.scale(3)),
         ):
             demo.wait_for(step)
             act()
+        demo.wait_for_pods(3, more_steps=60)
+        demo.scale(1)
         code = demo.runner.wait(timeout=180)
     finally:
         if demo.runner.poll() is None:

@@ -18,7 +18,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import lanefeed
 
-EVERY = int(os.environ.get("DEMO_CHECKPOINT_EVERY", "40"))
+EVERY = int(os.environ.get("DEMO_CHECKPOINT_EVERY", "50"))
 PAUSE = float(os.environ.get("DEMO_STEP_SECONDS", "0"))
 OUT = Path(os.environ["DEMO_OUT"])
 
