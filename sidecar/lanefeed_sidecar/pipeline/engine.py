@@ -103,8 +103,8 @@ class Engine:
             raise ConfigError(
                 f"sidecar.readAheadBytes is {config.read_ahead_bytes} and two open windows for each of this pod's "
                 f"{len(lanes)} lanes, and the row groups being decoded, take {needed} bytes ({window} rows of about "
-                f"{self._row_bytes:.0f} bytes): raise sidecar.readAheadBytes, or lower shuffle.window or batching.lanes "
-                "for a new job"
+                f"{self._row_bytes:.0f} bytes): raise sidecar.readAheadBytes, or for a new job lower shuffle.window or "
+                "batching.lanes"
             )
 
     def rank_rows(self, rank: int) -> int:
@@ -139,7 +139,8 @@ class Engine:
     def fill(self, rank: int, step: int, slot: NDArray[np.uint8], *, cancelled: Callable[[], bool]) -> FrameMeta | None:
         """Fill the slot with the frame that begins at total step `step`; waits for the windows.
 
-        Returns None at the end of the stream, or when cancelled. Raises DataError, BatchTooLarge.
+        Returns None at the end of the stream, when cancelled or closed, or when the rank was moved meanwhile (`seek`,
+        `forget`). Raises DataError, BatchTooLarge.
         """
         if self.total_steps and step >= self.total_steps:
             return None
@@ -148,7 +149,7 @@ class Engine:
         shape = self._shape(rank, step)
         copies = frame_copies(self.lanes, lane_slices(self.lanes, self._world, rank, shape.step), shape)
         first = frame_keys([c for c in copies if c.step == 0])
-        windows = self._store.acquire(first, frame_keys(copies), cancelled=cancelled)
+        windows = self._store.acquire(rank, step, first, frame_keys(copies), cancelled)
         if windows is None:
             return None
         try:

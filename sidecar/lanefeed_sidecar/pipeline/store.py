@@ -1,9 +1,9 @@
 """Which windows are open, what is decoded next, and what memory that takes. One lock guards it all.
 
 Called by decode threads (`next_task`, `done`), by the engine (`acquire`, `release`, `advance`) and by seeks. Work is
-chosen in the order of need: the window whose first reading step is nearest to its rank. The budget bounds windows ahead,
-kept row groups, those being decoded and buffers that wait for reuse; the windows that ranks need right now are opened
-whatever it says, at the cost of windows that are needed later, or nothing would move.
+chosen in the order of need: the window whose first reading step is nearest to its rank. The budget bounds windows
+ahead, kept row groups, those being decoded and buffers that wait for reuse; the windows that ranks need right now are
+opened whatever it says, at the cost of windows that are needed later, or nothing would move.
 """
 
 import threading
@@ -282,17 +282,18 @@ class Store:
     # ---- reading -----------------------------------------------------------------------------------------------
 
     def acquire(
-        self, needed: list[WindowKey], wanted: list[WindowKey], *, cancelled: Callable[[], bool]
+        self, rank: int, step: int, needed: list[WindowKey], wanted: list[WindowKey], cancelled: Callable[[], bool]
     ) -> dict[WindowKey, Window] | None:
         """Wait until all `needed` windows are whole; hold them, and those of `wanted` that are whole too, for reading.
 
-        `wanted` includes `needed`; the caller gives all back to `release`. None if cancelled or closed.
+        `wanted` includes `needed`; the caller gives all back to `release`. None if cancelled, closed, or the rank was
+        moved away from `step`, so that nobody reads these windows any more.
         Raises the error of a needed window whose shard cannot be read.
         """
         began = time.monotonic()
         with self.changed:
             while not self._readable(needed):
-                if self._closed or cancelled():
+                if self._closed or cancelled() or self._positions.get(rank) != step:
                     return None
                 if any(key not in self._windows for key in needed):
                     self._plan()

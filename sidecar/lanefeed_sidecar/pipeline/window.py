@@ -64,10 +64,8 @@ class BufferPool:
         """Free buffers until at most `nbytes` wait."""
         with self._lock:
             while self._bytes > max(0, nbytes):
-                key = next(iter(self._free))
+                key = next(key for key, free in self._free.items() if free)
                 self._bytes -= self._free[key].pop(0).nbytes
-                if not self._free[key]:
-                    del self._free[key]
 
 
 def _fresh(dtype: str, shape: tuple[int, ...]) -> Array:
