@@ -39,10 +39,13 @@ class Client:
         self.outbox: queue.Queue[pb.ClientMessage | None] = queue.Queue()
         self.ids: dict[int, list[int]] = {}
         self.events: list[pb.ServerMessage] = []
+        #: Frames that arrived in a message of which only some were wanted.
+        self.pending: list[pb.Frame] = []
         self.ledger = Ledger()
-        self.consumed = 0
+        self.start = self.consumed = 0
         self.ended = False
         self.thread: threading.Thread | None = None
+        self.map: mmap.mmap | None = None
 
     @property
     def metadata(self) -> list[tuple[str, str]]:
@@ -66,6 +69,9 @@ class Client:
             return self.reply
         self.info = StreamInfo.from_json(self.reply.stream_json)
         self.consumed = self.start = self.reply.start
+        self.arena = np.zeros(0, np.uint8)
+        if self.map is not None:
+            self.map.close()
         fd = os.open(self.reply.arena_path, os.O_RDWR)
         try:
             self.map = mmap.mmap(fd, self.reply.arena_bytes)
@@ -76,6 +82,7 @@ class Client:
 
     def stream(self) -> None:
         """Open the stream; messages arrive in `inbox`."""
+        self.pending = []
         self.inbox, self.outbox = queue.Queue(), queue.Queue()
         outbox, inbox = self.outbox, self.inbox
         self.send(pb.ClientMessage(begin=pb.Begin(session=self.reply.session, rank=self.rank)))
@@ -111,8 +118,12 @@ class Client:
     def frames(self, timeout: float = 10) -> Iterator[pb.Frame]:
         """Frames until the end; other messages go to `events`."""
         while True:
+            while self.pending:
+                yield self.pending.pop(0)
             message = self.message(timeout)
-            yield from message.frames
+            self.pending += message.frames
+            while self.pending:
+                yield self.pending.pop(0)
             if message.end:
                 self.ended = True
                 return
@@ -190,6 +201,9 @@ class Client:
         if self.thread is not None:
             self.thread.join(5)
         self.channel.close()
+        self.arena = np.zeros(0, np.uint8)
+        if self.map is not None:
+            self.map.close()
 
 
 def kind_of(error: grpc.RpcError) -> str:

@@ -71,7 +71,7 @@ class Committer:
             self._hub.on_fatal(error)
             raise
         last = book.last
-        self._log.acknowledge([p.number for p in waiting if p.message.stop <= last.step])
+        self._log.acknowledge([p.number for p in waiting if book.covers(p.message.stop)])
         if last.step:
             self._hub.committed(pb.Committed(step=last.step, name=last.name, plan_generation=last.plan_generation))
 

@@ -67,7 +67,8 @@ class FeedServer:
         self._server = grpc.server(
             futures.ThreadPoolExecutor(threads, thread_name_prefix="feed"),
             interceptors=(_TokenCheck(token, stats),),
-            maximum_concurrent_rpcs=threads,
+            # Calls that wait for a thread, so that a flood of refused ones turns no trainer away.
+            maximum_concurrent_rpcs=threads + 256,
             options=[
                 ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
                 ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),

@@ -193,14 +193,8 @@ class _Collector:
         yield InfoMetricFamily("lanefeed_build", "Versions, and what this sidecar serves.", self._build())
 
     def _memory(self) -> dict[str, int]:
-        gauges = {n.removesuffix("_bytes"): v for n, v in snapshot.gauges.items() if n.endswith("_bytes")}
-        return {
-            **gauges,
-            **self._hub.engine.memory(),
-            "arena": self._hub.arena.bytes,
-            "rss": _rss(),
-            "rss_peak": _rss_peak(),
-        }
+        uses = {name: size for name, size in self._hub.engine.memory().items() if name != "open_windows"}
+        return {**uses, "arena": self._hub.arena.bytes, "rss": _rss(), "rss_peak": _rss_peak()}
 
     def _build(self) -> dict[str, str]:
         config = self._hub.config

@@ -1,6 +1,7 @@
 """/metrics, /healthz and /readyz on one small threaded server, for Prometheus, the kubelet and the local runner."""
 
 import logging
+import sys
 import threading
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -88,5 +89,6 @@ class _Server(ThreadingHTTPServer):
     block_on_close = False
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A client that went away in the middle is its own business."""
-        log.debug("a client of the metrics port went away: %s", client_address)
+        """A client that went away in the middle is its own business; anything else is a fault of ours."""
+        level = logging.DEBUG if isinstance(sys.exc_info()[1], OSError) else logging.ERROR
+        log.log(level, "a request of %s failed", client_address, exc_info=level == logging.ERROR)

@@ -53,8 +53,14 @@ class LocalBook:
 
     @property
     def last(self) -> JobCommit:
-        """The newest job commit."""
-        return self._book.last
+        """The newest job commit that ranks can restore; step 0 if there is none."""
+        with self._lock:
+            return self._book.restorable
+
+    def covers(self, step: int) -> bool:
+        """Whether a rank's commit of `step` need not wait any longer."""
+        with self._lock:
+            return step <= self._book.last.step
 
     def knows(self, step: int) -> bool:
         """Whether `step` is a job commit."""
@@ -89,7 +95,7 @@ class LocalBook:
             if made is None:
                 return None
             try:
-                self._prove(before[-1].step, made)
+                self._prove(self._book.commits[-2].step, made)
             except core_errors.LedgerMismatch as error:
                 self._book.commits = before
                 raise errors.LedgerMismatch(str(error)) from None
