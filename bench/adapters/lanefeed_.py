@@ -1,0 +1,41 @@
+"""Ours: `lanefeed.open` on the workload's files, shuffle and proof on, torch tensors, endless epochs."""
+
+import os
+from collections.abc import Iterator
+from typing import Any
+
+from bench import workloads
+from bench.adapters import Loader
+
+__all__ = ["build", "open_loader"]
+
+SEED = 7
+
+
+def open_loader(workload: str, options: dict[str, Any], *, quick: bool) -> Any:
+    """A `lanefeed.Loader`. options: threads, and anything else that `open` takes."""
+    import lanefeed
+
+    rest = {key: value for key, value in options.items() if key != "threads"}
+    return lanefeed.open(
+        str(workloads.folder(workload, quick) / "*.parquet"),
+        global_batch_size=workloads.WORKLOADS[workload].batch,
+        seed=SEED,
+        tensors="torch",
+        decode_threads=options.get("threads") or os.cpu_count() or 1,
+        **rest,
+    )
+
+
+def _batches(loader: Any) -> Iterator[Any]:
+    for _ in loader.epochs():
+        yield from loader
+
+
+def build(loader: str, workload: str, options: dict[str, Any], *, quick: bool, state: Any = None) -> Loader:
+    """The sidecar is a child of this process, so that the process tree has it."""
+    del loader
+    opened = open_loader(workload, options, quick=quick)
+    if state is not None:
+        opened.load_state_dict(state)
+    return Loader(_batches(opened), state=lambda _taken: opened.state_dict(), close=opened.close)

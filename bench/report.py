@@ -1,0 +1,151 @@
+"""Shows results: a table in the terminal, plots as PNG, and the generated part of docs/performance.md."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from bench.results import PEERS
+
+__all__ = ["markdown", "plot", "show", "write_docs"]
+
+BEGIN, END = "<!-- bench:begin -->", "<!-- bench:end -->"
+NAMES = {
+    "decode": "pyarrow's decode, nothing delivered",
+    "lanefeed": "Lanefeed",
+    "tdnodes": "torchdata.nodes",
+    "spdl": "SPDL, arena",
+    "sdl": "StatefulDataLoader",
+    "torchdl": "DataLoader, whole row groups",
+}
+#: (name of a number, what it is, goal in words, whether the value meets it)
+GOALS = {
+    "first_epoch_ratio.W4": ("of pyarrow's decode rate, same threads, shuffle on", ">= 0.9", lambda v: v >= 0.9),
+    "first_epoch_ratio.W2": ("of pyarrow's decode rate, 73 columns", ">= 0.9", lambda v: v >= 0.9),
+    "trainer_cpu_us.W4": ("us of trainer CPU in next() per batch", "<= 20", lambda v: v <= 20),
+    "trainer_cpu_us.W2": ("us of trainer CPU in next() per batch of 73 columns", "<= 20", lambda v: v <= 20),
+    "stall_percent.busy.W4": ("% waiting, 2 ms steps that hold the GIL", "<= 1", lambda v: v <= 1),
+    "stall_percent.sleep.W4": ("% waiting, 2 ms steps that sleep", "<= 1", lambda v: v <= 1),
+    "first_batch_s.cold": ("s from open() to the first batch, cold", "<= 1", lambda v: v <= 1),
+    "first_batch_s.resume": ("s from open() to the first batch, half an epoch in", "<= 1", lambda v: v <= 1),
+    "resume_exact": ("1: the resume goes on with the very same batches", "= 1", lambda v: v == 1),
+    "sidecar_rss_over_budget_mb": ("MiB of RSS above arena + read-ahead budget", "<= 200", lambda v: v <= 200),
+    "rss_growth_mb.10min": ("MiB of growth in 10 minutes of reading", "<= 16", lambda v: v <= 16),
+}
+
+
+def _rows(numbers: Mapping[str, float]) -> list[tuple[str, str, str, str, str]]:
+    rows = []
+    for key, (what, goal, met) in GOALS.items():
+        if key in numbers:
+            rows.append((key, what, f"{numbers[key]:g}", goal, "yes" if met(numbers[key]) else "NO"))
+    for key, value in numbers.items():
+        if key.startswith("peer_ratio."):
+            _, peer, workload = key.split(".")
+            rows.append(
+                (key, f"times {NAMES[peer]} on {workload}", f"{value:.2f}", "> 1", "yes" if value > 1 else "NO")
+            )
+    return rows
+
+
+def show(numbers: Mapping[str, float]) -> None:
+    """Print the table of goals and ratios."""
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table("number", "what it is", "value", "spread", "goal", "met")
+    for key, what, value, goal, met in _rows(numbers):
+        spread = numbers.get(f"spread.{key}")
+        table.add_row(key, what, value, "" if spread is None else f"{spread:g}", goal, met)
+    Console(width=130).print(table)
+
+
+def markdown(numbers: Mapping[str, float]) -> str:
+    """The tables of docs/performance.md."""
+    lines = ["| number | what it is | value | spread of rounds | goal | met |", "|---|---|---|---|---|---|"]
+    for key, what, value, goal, met in _rows(numbers):
+        spread = numbers.get(f"spread.{key}")
+        lines.append(f"| `{key}` | {what} | {value} | {'' if spread is None else f'{spread:g}'} | {goal} | {met} |")
+    lines += ["", "| loader | W4 MB/s | W2 MB/s | W4 waiting: 2 ms sleep / 2 ms holding the GIL |", "|---|---|---|---|"]
+    for loader, name in NAMES.items():
+        rates = [numbers.get(f"mb_s.{loader}.{workload}") for workload in ("W4", "W2")]
+        prefix = "stall_percent" if loader == "lanefeed" else f"peer_stall_percent.{loader}"
+        stalls = [numbers.get(f"{prefix}.{step}.W4") for step in ("sleep", "busy")]
+        if rates == [None, None]:
+            continue
+        cells = ["-" if rate is None else f"{rate:.0f}" for rate in rates]
+        waits = "-" if None in stalls else " / ".join(f"{stall:.2f} %" for stall in stalls)
+        lines.append(f"| {name} | {cells[0]} | {cells[1]} | {waits} |")
+    return "\n".join(lines)
+
+
+def write_docs(path: Path, numbers: Mapping[str, float], note: str) -> None:
+    """Replace the generated part of the page, between its two marks."""
+    text = path.read_text()
+    head, _, rest = text.partition(BEGIN)
+    _, found, tail = rest.partition(END)
+    if not found:
+        raise ValueError(f"{path} lacks the marks {BEGIN} and {END}: put them where the tables belong")
+    path.write_text(f"{head}{BEGIN}\n{note}\n\n{markdown(numbers)}\n{END}{tail}")
+
+
+def plot(numbers: Mapping[str, float], folder: Path, workloads: Sequence[str]) -> list[Path]:
+    """ratios.png (rates as shares of pyarrow's decode) and stalls.png; the paths of what was written."""
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    import matplotlib.pyplot as plt
+
+    written = [folder / "ratios.png"]
+    figure, axes = plt.subplots(1, len(workloads), figsize=(5.2 * len(workloads), 3.4), layout="constrained")
+    for axis, workload in zip([axes] if len(workloads) == 1 else axes, workloads, strict=True):
+        ceiling = numbers.get(f"mb_s.decode.{workload}")
+        loaders = [key for key in NAMES if key != "decode" and f"mb_s.{key}.{workload}" in numbers]
+        shares = [_share(numbers, key, workload, ceiling) for key in loaders]
+        bars = axis.barh(
+            [NAMES[k] for k in loaders], shares, color=["#1f6f8b" if k == "lanefeed" else "#b8b8b8" for k in loaders]
+        )
+        axis.bar_label(bars, fmt="%.2f", padding=3)
+        axis.axvline(1.0, color="#c0392b", linewidth=1, linestyle="--")
+        axis.set(
+            title=f"{workload}, first epoch",
+            xlabel="share of pyarrow's own decode rate",
+            xlim=(0, max([1.0, *shares]) * 1.18),
+        )
+        axis.invert_yaxis()
+        axis.spines[["top", "right"]].set_visible(False)
+    figure.savefig(written[0], dpi=110)
+    plt.close(figure)
+    written += _plot_stalls(numbers, folder)
+    return written
+
+
+def _share(numbers: Mapping[str, float], loader: str, workload: str, ceiling: float | None) -> float:
+    """The loader's rate as a share of the decode rate, by ratios taken within rounds."""
+    ours = numbers.get(f"first_epoch_ratio.{workload}", 0.0)
+    if loader == "lanefeed" or not ceiling:
+        return ours
+    return ours / numbers.get(f"peer_ratio.{loader}.{workload}", float("inf"))
+
+
+def _plot_stalls(numbers: Mapping[str, float], folder: Path) -> list[Path]:
+    import matplotlib.pyplot as plt
+
+    loaders = ["lanefeed", *PEERS]
+    prefixes = {k: "stall_percent" if k == "lanefeed" else f"peer_stall_percent.{k}" for k in loaders}
+    loaders = [k for k in loaders if f"{prefixes[k]}.busy.W4" in numbers]
+    if not loaders:
+        return []
+    figure, axis = plt.subplots(figsize=(7.2, 3.2), layout="constrained")
+    for offset, step, color in ((-0.2, "sleep", "#b8b8b8"), (0.2, "busy", "#1f6f8b")):
+        values = [numbers.get(f"{prefixes[k]}.{step}.W4", 0.0) for k in loaders]
+        label = "step sleeps" if step == "sleep" else "step holds the GIL"
+        bars = axis.barh([i + offset for i in range(len(loaders))], values, 0.38, label=label, color=color)
+        axis.bar_label(bars, fmt="%.2f", padding=3)
+    axis.set_yticks(range(len(loaders)), [NAMES[k] for k in loaders])
+    axis.set(title="W4 with steps of 2 ms", xlabel="% of the time spent waiting for data")
+    axis.margins(x=0.12)
+    axis.invert_yaxis()
+    axis.legend(loc="lower right", frameon=False)
+    axis.spines[["top", "right"]].set_visible(False)
+    figure.savefig(folder / "stalls.png", dpi=110)
+    plt.close(figure)
+    return [folder / "stalls.png"]

@@ -1,0 +1,89 @@
+"""From raw runs to the flat numbers of latest.json, and the guard against getting slower. Pure: no process, no clock.
+
+A run is one process's result; a round holds one run of every key. A ratio is taken within a round, then the median
+over rounds, because the machine drifts by more between rounds than within one.
+"""
+
+from collections.abc import Mapping, Sequence
+from statistics import median
+
+__all__ = ["GUARDED", "PEERS", "Rounds", "flatten", "guard", "ratio_keys"]
+
+Run = Mapping[str, float]
+#: Key of a run ("lanefeed.W4", "decode.W4", "busy.tdnodes.W4") -> its runs, one per round.
+Rounds = Mapping[str, Sequence[Run]]
+
+PEERS = ("tdnodes", "spdl", "sdl", "torchdl")
+#: Numbers with these first words are guarded: higher is better, and half of the committed value is a failure.
+GUARDED = ("first_epoch_ratio", "peer_ratio")
+
+
+def _values(rounds: Rounds, key: str, what: str) -> list[float]:
+    return [run[what] for run in rounds.get(key, ()) if what in run]
+
+
+def _ratios(rounds: Rounds, key: str, base: str, what: str = "mb_s") -> list[float]:
+    pairs = zip(_values(rounds, key, what), _values(rounds, base, what), strict=False)
+    return [ours / theirs for ours, theirs in pairs]
+
+
+def _put(numbers: dict[str, float], name: str, values: Sequence[float], digits: int = 3) -> None:
+    """Keep the median, and the spread (max - min) beside it where there are several values."""
+    if not values:
+        return
+    numbers[name] = round(median(values), digits)
+    if len(values) > 1:
+        numbers[f"spread.{name}"] = round(max(values) - min(values), digits)
+
+
+def _workload(numbers: dict[str, float], rounds: Rounds, name: str) -> None:
+    ours = f"lanefeed.{name}"
+    _put(numbers, f"first_epoch_ratio.{name}", _ratios(rounds, ours, f"decode.{name}"))
+    _put(numbers, f"cpu_per_gb_ratio.{name}", _ratios(rounds, ours, f"decode.{name}", "cpu_s_per_gb"))
+    _put(numbers, f"trainer_cpu_us.{name}", _values(rounds, ours, "next_cpu_us"), 2)
+    _put(numbers, f"trainer_process_cpu_us.{name}", _values(rounds, ours, "process_cpu_us"), 2)
+    for loader in ("decode", "lanefeed", *PEERS):
+        _put(numbers, f"mb_s.{loader}.{name}", _values(rounds, f"{loader}.{name}", "mb_s"), 1)
+    for peer in PEERS:
+        _put(numbers, f"peer_ratio.{peer}.{name}", _ratios(rounds, ours, f"{peer}.{name}"))
+    for step in ("busy", "sleep"):
+        _put(numbers, f"stall_percent.{step}.{name}", _values(rounds, f"{step}.lanefeed.{name}", "stall_percent"))
+        _put(numbers, f"trainer_cpu_us.{step}.{name}", _values(rounds, f"{step}.lanefeed.{name}", "next_cpu_us"), 2)
+        for peer in PEERS:
+            stalls = _values(rounds, f"{step}.{peer}.{name}", "stall_percent")
+            _put(numbers, f"peer_stall_percent.{peer}.{step}.{name}", stalls)
+
+
+def flatten(rounds: Rounds, workloads: Sequence[str]) -> dict[str, float]:
+    """The flat object of numbers. Keys for which nothing was measured are absent."""
+    numbers: dict[str, float] = {}
+    for name in workloads:
+        _workload(numbers, rounds, name)
+    for start in ("cold", "resume"):
+        _put(numbers, f"first_batch_s.{start}", _values(rounds, start, "first_from_open_s"))
+        _put(numbers, f"first_batch_from_spawn_s.{start}", _values(rounds, start, "first_from_spawn_s"))
+    exact = _values(rounds, "resume", "exact")
+    if exact:
+        numbers["resume_exact"] = float(all(exact))
+    noise = [run["foreign_cores"] for runs in rounds.values() for run in runs if "foreign_cores" in run]
+    if noise:
+        numbers["noise.foreign_cores_max"] = max(noise)
+        numbers["noise.foreign_cores_median"] = round(median(noise), 3)
+    return numbers
+
+
+def ratio_keys(numbers: Mapping[str, float]) -> list[str]:
+    """The names of ratios, in a stable order."""
+    return [key for key in numbers if key.partition(".")[0] in GUARDED]
+
+
+def guard(numbers: Mapping[str, float], committed: Mapping[str, float]) -> list[str]:
+    """What got slower than half of the committed value, in words; also a resume that is not exact."""
+    wrong = []
+    for key in ratio_keys(numbers):
+        before = committed.get(key)
+        if before and numbers[key] < before / 2:
+            wrong.append(f"{key} is {numbers[key]:.3f} and was {before:.3f}: less than half")
+    if numbers.get("resume_exact", 1.0) != 1.0:
+        wrong.append("a resume at half of the epoch did not give the batches that the saving run went on with")
+    return wrong

@@ -1,0 +1,178 @@
+"""The workloads: their sizes, where their files lie, and how they are made.
+
+The same shapes, values and seeds as the shared workload specification, so that the peers' adapters find the files that
+they expect when PEERS_DATA is `data_root(quick)`. Imported by every measuring process, also in the peers' environment:
+only NumPy at the top, pyarrow and rich where files are made.
+"""
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["WORKLOADS", "Workload", "data_root", "ensure", "files", "folder", "tokens", "warm"]
+
+SEED = 20260101
+VOCAB = 50257
+END_OF_DOCUMENT = VOCAB - 1
+
+Tables = Callable[[int], Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workload:
+    """One workload: how it lies on disk, and what a batch of it is."""
+
+    name: str
+    shards: int
+    #: Shards that `--quick` makes and reads.
+    quick_shards: int
+    rows_per_shard: int
+    row_group: int
+    compression: str
+    #: Samples of a batch, and payload bytes of one sample as delivered.
+    batch: int
+    sample_bytes: int
+    #: Number of the random stream; a shard's generator is seeded with [SEED, stream, shard].
+    stream: int
+    #: The name under which the peers' adapters deliver the same batches, and their shapes.
+    peer_name: str
+    shapes: frozenset[tuple[int, ...]]
+
+    @property
+    def batch_bytes(self) -> int:
+        """Payload of one batch."""
+        return self.batch * self.sample_bytes
+
+    def shard_count(self, quick: bool) -> int:
+        """Number of shards that are read."""
+        return self.quick_shards if quick else self.shards
+
+    def batches_per_epoch(self, quick: bool) -> int:
+        """Whole batches of an epoch."""
+        return self.shard_count(quick) * self.rows_per_shard // self.batch
+
+
+#: W1 (packed documents) and W3 (images) wait for packing and image decoding; their names stay reserved.
+WORKLOADS = {
+    "W2": Workload(
+        name="W2",
+        shards=32,
+        quick_shards=6,
+        rows_per_shard=131072,
+        row_group=16384,
+        compression="snappy",
+        batch=4096,
+        sample_bytes=64 * 4 + 8 * 8 + 8,
+        stream=2,
+        peer_name="W2d",
+        shapes=frozenset({(4096,)}),
+    ),
+    "W4": Workload(
+        name="W4",
+        shards=64,
+        quick_shards=24,
+        rows_per_shard=2048,
+        row_group=256,
+        compression="zstd",
+        batch=16,
+        sample_bytes=2048 * 4,
+        stream=4,
+        peer_name="W4",
+        shapes=frozenset({(16, 2048)}),
+    ),
+}
+
+
+def data_root(quick: bool = False) -> Path:
+    """Folder of the generated files: $LANEFEED_BENCH_DATA, by default ~/.cache/lanefeed-bench."""
+    root = Path(os.environ.get("LANEFEED_BENCH_DATA", "~/.cache/lanefeed-bench")).expanduser()
+    return root / ("quick" if quick else "full")
+
+
+def folder(name: str, quick: bool = False) -> Path:
+    """Folder of one workload's Parquet files."""
+    return data_root(quick) / "parquet" / name
+
+
+def files(name: str, quick: bool = False) -> list[str]:
+    """The workload's files, sorted."""
+    return sorted(str(path) for path in folder(name, quick).glob("*.parquet"))
+
+
+def warm(name: str, quick: bool = False) -> None:
+    """Read every file once, so that the page cache has them and no run pays for the disk."""
+    block = bytearray(16 << 20)
+    for path in files(name, quick):
+        with open(path, "rb", buffering=0) as file:
+            while file.readinto(block):
+                pass
+
+
+def _generator(*key: int) -> np.random.Generator:
+    return np.random.default_rng([SEED, *key])
+
+
+@lru_cache(maxsize=1)
+def _vocabulary() -> NDArray[np.int32]:
+    """A million tokens whose frequencies fall as 1 / rank; drawing from it is drawing from Zipf's law, quickly."""
+    weights = 1.0 / np.arange(1, VOCAB) ** 1.0
+    drawn = _generator(0).choice(VOCAB - 1, size=1 << 20, p=weights / weights.sum())
+    return drawn.astype(np.int32)
+
+
+def tokens(generator: np.random.Generator, count: int) -> NDArray[np.int32]:
+    """`count` tokens, int32."""
+    picked: NDArray[np.int32] = _vocabulary()[generator.integers(0, 1 << 20, count, dtype=np.int32)]
+    return picked
+
+
+def _table_w2(workload: Workload, shard: int) -> Any:
+    import pyarrow as pa
+
+    generator, rows = _generator(workload.stream, shard), workload.rows_per_shard
+    features = generator.standard_normal((rows, 64), dtype=np.float32)
+    features[:, 32:] = np.round(features[:, 32:], 2)
+    ids = (generator.random((rows, 8)) ** 4 * 1_000_000).astype(np.int64)
+    label = (generator.random(rows) < 0.1).astype(np.int64)
+    columns = {f"f{c}": np.ascontiguousarray(features[:, c]) for c in range(64)}
+    columns |= {f"i{c}": np.ascontiguousarray(ids[:, c]) for c in range(8)}
+    return pa.table({**columns, "label": label})
+
+
+def _table_w4(workload: Workload, shard: int) -> Any:
+    import pyarrow as pa
+
+    rows = workload.rows_per_shard
+    values = tokens(_generator(workload.stream, shard), rows * 2048)
+    return pa.table({"tokens": pa.FixedSizeListArray.from_arrays(pa.array(values), 2048)})
+
+
+_TABLES: dict[str, Callable[[Workload, int], Any]] = {"W2": _table_w2, "W4": _table_w4}
+
+
+def ensure(name: str, quick: bool = False) -> None:
+    """Make the workload's files that are missing, showing progress. A file appears whole or not at all."""
+    import pyarrow.parquet as pq
+    from rich.progress import Progress
+
+    workload, target = WORKLOADS[name], folder(name, quick)
+    target.mkdir(parents=True, exist_ok=True)
+    paths = [target / f"{shard:03d}.parquet" for shard in range(workload.shard_count(quick))]
+    missing = [(shard, path) for shard, path in enumerate(paths) if not path.exists()]
+    if not missing:
+        return
+    with Progress(transient=True) as progress:
+        task = progress.add_task(f"making {name} in {target}", total=len(missing))
+        for shard, path in missing:
+            part = path.with_suffix(".part")
+            table = _TABLES[name](workload, shard)
+            pq.write_table(table, part, compression=workload.compression, row_group_size=workload.row_group)
+            part.rename(path)
+            progress.advance(task)
+    print(f"made {len(missing)} shards of {name} in {target}")
