@@ -100,7 +100,7 @@ def test_nullable_behind_a_column_of_several_leaves(tmp_path: Path) -> None:
     """A map takes two Parquet columns, a struct in a struct as many as it has fields."""
     deep = pa.array([{"a": {"b": 1, "c": None}}] * 2)
     pairs = pa.array([[("k", None)]] * 2, pa.map_(pa.string(), pa.int8()))
-    table = pa.table({"m": pairs, "d": deep, "no": [1, 2], "yes": [None, 1]})
+    table = pa.table({"m": pairs, "d": deep, "yes": [None, 1], "no": [1, 2]})
     write(tmp_path / "a.parquet", table, "parquet")
     fields = {f.name: f.nullable for f in index(tmp_path, columns=("no", "yes")).fields}
     assert (fields["no"], fields["yes"]) == (False, True)
