@@ -149,7 +149,8 @@ class Client:
         offsets = slot[text.offsets :][: 8 * k * (r + 1)].view(np.int64).reshape(k, r + 1).copy()
         raw = slot[text.values :][: text.starts[-1]].tobytes()
         texts = [
-            [raw[text.starts[i] + offsets[i, j] : text.starts[i] + offsets[i, j + 1]] for j in range(r)] for i in range(k)
+            [raw[text.starts[i] + offsets[i, j] : text.starts[i] + offsets[i, j + 1]] for j in range(r)]
+            for i in range(k)
         ]
         return {"ids": ids, "x": x, "text": texts}
 

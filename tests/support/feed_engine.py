@@ -1,4 +1,4 @@
-"""A small deterministic engine with the pipeline's seam: it fills real slots with ids straight from `lanes`, and needs no files.
+"""A small deterministic engine with the pipeline's seam: it fills real slots straight from `lanes`, without files.
 
 Column "x" is int64 [2]: (3 * id + 1, -id); column "text" is ragged bytes: the id in decimal. Run as a script it is a
 whole sidecar with this engine in it: `python feed_engine.py --config FILE`.
@@ -81,7 +81,9 @@ class SmallEngine:
         epoch, first = self.at(step)
         steps = 1
         size = self.lanes.step_rows(first)
-        while steps < STEPS and first + steps < self.lanes.steps_per_epoch and self.lanes.step_rows(first + steps) == size:
+        while (
+            steps < STEPS and first + steps < self.lanes.steps_per_epoch and self.lanes.step_rows(first + steps) == size
+        ):
             steps += 1
         if self.total_steps:
             steps = min(steps, self.total_steps - step)

@@ -114,9 +114,9 @@ class Arena:
         stat = os.fstatvfs(fd)
         free, whole = stat.f_bavail * stat.f_frsize, stat.f_blocks * stat.f_frsize
         error = ArenaError(
-            f"the arena needs {self.bytes} bytes ({self.slots} slots of {self.slot_bytes} bytes) and {self.path.parent} has "
-            f"{free} of {whole} bytes available: make the tmpfs larger (sizeLimit of the emptyDir, or /dev/shm), or lower "
-            "sidecar.slots or sidecar.slotBytes"
+            f"the arena needs {self.bytes} bytes ({self.slots} slots of {self.slot_bytes} bytes) and "
+            f"{self.path.parent} has {free} of {whole} bytes available: make the tmpfs larger (sizeLimit of the "
+            "emptyDir, or /dev/shm), or lower sidecar.slots or sidecar.slotBytes"
         )
         error.retryable = fits
         return error

@@ -17,8 +17,8 @@ def check_protocol(request: pb.AttachRequest) -> None:
     """Raise ProtocolMismatch where trainer and sidecar speak other versions."""
     if request.protocol != PROTOCOL_VERSION:
         raise ProtocolMismatch(
-            f"the trainer's lanefeed {request.version or '(unknown version)'} speaks protocol {request.protocol} and this "
-            f"sidecar {PROTOCOL_VERSION}: install the same Lanefeed version in the trainer's image and the sidecar's"
+            f"the trainer's lanefeed {request.version or '(unknown version)'} speaks protocol {request.protocol} and "
+            f"this sidecar {PROTOCOL_VERSION}: install the same Lanefeed version in both images"
         )
 
 
@@ -27,15 +27,15 @@ def check_place(request: pb.AttachRequest, config: PodConfig) -> None:
     plan = config.plan
     if request.plan_generation != plan.generation:
         raise PlanMismatch(
-            f"the trainer is of plan generation {request.plan_generation} and this pod of {plan.generation}: it was started "
-            "for another topology; let it exit"
+            f"the trainer is of plan generation {request.plan_generation} and this pod of {plan.generation}: it was "
+            "started for another topology; let it exit"
         )
     ranks = plan.ranks(config.pod_index)
     if request.world != plan.world:
         raise PlanMismatch(
             f"the trainer says that there are {request.world} data-parallel ranks and the plan has {plan.world} "
-            f"({plan.replicas} replicas x {plan.ranks_per_replica} ranks each): start torchrun with --nnodes {plan.replicas} "
-            f"--nproc-per-node {plan.ranks_per_replica}, or give dp_rank and dp_size to lanefeed.connect"
+            f"({plan.replicas} replicas x {plan.ranks_per_replica} ranks each): start torchrun with --nnodes "
+            f"{plan.replicas} --nproc-per-node {plan.ranks_per_replica}, or give rank and world to lanefeed.connect"
         )
     if request.rank not in ranks:
         raise PlanMismatch(

@@ -84,8 +84,8 @@ class Committer:
         what = f"commit of step {c.stop} by rank {c.rank}"
         if request.plan_generation != plan.generation:
             raise CommitRefused(
-                f"{what} is of plan generation {request.plan_generation} and this pod of {plan.generation}: this process was "
-                "replaced; let it exit"
+                f"{what} is of plan generation {request.plan_generation} and this pod of {plan.generation}: this "
+                "process was replaced; let it exit"
             )
         if c.rank != request.rank or c.rank not in self._hub.ranks:
             raise CommitRefused(

@@ -63,11 +63,11 @@ class Hub:
         #: Called, outside of the lock, when something should be reported at once.
         self.on_news: Callable[[], None] = lambda: None
         #: Called with an error that no restart of the trainer mends.
-        self.on_fatal: Callable[[SidecarError], None] = lambda error: None
+        self.on_fatal: Callable[[SidecarError], None] = lambda _error: None
         #: Called with (rank, start, resuming) when a life begins.
-        self.on_attach: Callable[[int, int, bool], None] = lambda rank, start, resuming: None
+        self.on_attach: Callable[[int, int, bool], None] = lambda _rank, _start, _resuming: None
         #: Whether a step is a commit of the job, besides `last_commit`.
-        self.is_commit: Callable[[int], bool] = lambda step: False
+        self.is_commit: Callable[[int], bool] = lambda _step: False
         self._lock = threading.RLock()
         self._gates = {rank: threading.Lock() for rank in self.ranks}
         self._starts = Starts(folder.path, config.plan.generation)
@@ -125,8 +125,8 @@ class Hub:
             stop = self._stop
             if stop is not None and not request.resuming and (self._left or start >= stop.step):
                 raise Unavailable(
-                    f"stopping ({stop.reason or 'asked by the control plane'}): ranks leave at step {stop.step} and are not "
-                    "attached again; wait for the next plan"
+                    f"stopping ({stop.reason or 'asked by the control plane'}): ranks leave at step {stop.step} and "
+                    "are not attached again; wait for the next plan"
                 )
             if not request.resuming:
                 old = self._lives.get(rank)
@@ -217,7 +217,8 @@ class Hub:
             life = self._lives.get(begin.rank)
             if begin.session != self.session or life is None or not life.alive:
                 raise Unavailable(
-                    f"session {begin.session or '(none)'} of rank {begin.rank} is gone (this is {self.session}): attach again"
+                    f"session {begin.session or '(none)'} of rank {begin.rank} is gone (this is {self.session}): "
+                    "attach again"
                 )
             if life.streaming:
                 raise PlanMismatch(

@@ -1,8 +1,8 @@
 """One life of one rank: from an attach to the next one, the end of its stream or of the session.
 
-A filler thread takes a free slot, has the engine fill it, publishes it and puts its signal into the outbox; the stream's
-handler (`messages`) sends what lies there, several frames at once when several are ready. A free slot is the only
-credit. Made by the hub, driven by the service; knows gRPC only as messages.
+A filler thread takes a free slot, has the engine fill it, publishes it and puts its signal into the outbox; the
+stream's handler (`messages`) sends what lies there, several frames at once when several are ready. A free slot is the
+only credit. Made by the hub, driven by the service; knows gRPC only as messages.
 """
 
 import logging
@@ -161,16 +161,16 @@ class Life:
                     self._arena.mark(slot, SlotState.FREE)
             except SlotError as error:
                 raise ProtocolMismatch(
-                    f"rank {self.rank} released slot {slot}, which it may not ({error}): this trainer is not a Lanefeed "
-                    "trainer of this version"
+                    f"rank {self.rank} released slot {slot}, which it may not ({error}): this trainer is not a "
+                    "Lanefeed trainer of this version"
                 ) from None
             finally:
                 if message.released:
                     self._cond.notify_all()
             if message.consumed > max(self.delivered, self.start):
                 raise ProtocolMismatch(
-                    f"rank {self.rank} says that it consumed up to step {message.consumed} and {self.delivered} was sent: this "
-                    "trainer is not a Lanefeed trainer of this version"
+                    f"rank {self.rank} says that it consumed up to step {message.consumed} and {self.delivered} was "
+                    "sent: this trainer is not a Lanefeed trainer of this version"
                 )
             self.consumed = max(self.consumed, message.consumed)
             self.wait_seconds = _grown(self.wait_seconds, message.wait_seconds)

@@ -1,4 +1,4 @@
-"""The gRPC server on the pod's Unix socket: token, message cap, bounded threads, and no keepalive that kills the frozen.
+"""The gRPC server on the pod's Unix socket: token, message cap, bounded threads, no keepalive that kills the frozen.
 
 A Unix socket authenticates nobody: whoever may enter the folder (mode 0750) must also show the pod's token, in every
 call, compared in constant time.

@@ -118,10 +118,9 @@ class _Uplink:
             log.debug("uplink ended: %r", error)
         finally:
             self._begun.set()
-            if self._life is not None:
+            if self._life is not None and self._error is None:
                 # Half-closed: no slot will come back, so nothing more can be sent.
-                if self._error is None:
-                    self._hub.close_stream(self._life)
+                self._hub.close_stream(self._life)
 
     def _take(self, message: pb.ClientMessage) -> None:
         if self._life is not None and message.HasField("progress"):

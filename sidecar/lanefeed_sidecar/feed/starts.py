@@ -50,8 +50,8 @@ class Starts:
             self._check_first(rank, step)
         elif reached is not None and step > reached and not committed(step):
             raise PlanMismatch(
-                f"rank {rank} begins again at step {step}, which it never reached (it got to {reached}) and which is no "
-                "commit of this job: load a checkpoint of this job, the same on every rank"
+                f"rank {rank} begins again at step {step}, which it never reached (it got to {reached}) and which is "
+                "no commit of this job: load a checkpoint of this job, the same on every rank"
             )
         elif reached is None and rank not in self._earlier and step != self._begun[rank].latest and not committed(step):
             # It attached before in this session and got nothing: as if it began now.
@@ -72,8 +72,8 @@ class Starts:
         for other, begun in sorted(self._begun.items()):
             if other != rank and step not in (begun.first, begun.latest):
                 raise PlanMismatch(
-                    f"rank {rank} begins at step {step} and rank {other} at step {begun.latest}: all ranks must load the "
-                    "same checkpoint (every rank its own part of it), or none"
+                    f"rank {rank} begins at step {step} and rank {other} at step {begun.latest}: all ranks must load "
+                    "the same checkpoint (every rank its own part of it), or none"
                 )
 
     def _load(self) -> dict[int, _Begun]:

@@ -35,7 +35,7 @@ _COUNTS = {
     "cache_hits": ("lanefeed_cache_hits", "Decoded row groups that were still in memory and served another window."),
     "decoded_again": (
         "lanefeed_row_groups_decoded_again",
-        "Row groups that had been decoded before and could not be kept: raise sidecar.readAhead or lower batching.lanes.",
+        "Row groups that had been decoded before and were not kept: raise sidecar.readAhead or lower batching.lanes.",
     ),
     "retries": ("lanefeed_read_retries", "Reads that failed and were tried again."),
 }
@@ -46,7 +46,7 @@ _SECONDS = {
     "assemble": ("lanefeed_assemble_seconds", "Seconds that threads spent copying batches into shared memory."),
 }
 _WAIT_HELP = (
-    "Seconds that a stage of the sidecar waited, and on what. fill on slot: the trainer is slower than the data (good). "
+    "Seconds that a stage of the sidecar waited, and on what. fill on slot: the trainer is slower than the data. "
     "assemble on decode: the data is slower than the trainer. decode on budget: read-ahead is full."
 )
 
@@ -99,7 +99,9 @@ class _Collector:
             errors.add_metric([kind], number)
         yield errors
         yield GaugeMetricFamily(
-            "lanefeed_windows_open", "Shuffle windows that are held in memory.", self._hub.engine.memory().get("open_windows", 0)
+            "lanefeed_windows_open",
+            "Shuffle windows that are held in memory.",
+            self._hub.engine.memory().get("open_windows", 0),
         )
         quarantined = self._counts.quarantined + snapshot.counts.get("quarantined", 0)
         yield GaugeMetricFamily(

@@ -33,7 +33,8 @@ class MetricsServer:
             self._server = _Server((host, port), self._handler())
         except OSError as error:
             raise ConfigError(
-                f"the metrics port {host}:{port} cannot be used: {error.strerror}; set sidecar.metricsPort to a free one, or 0"
+                f"the metrics port {host}:{port} cannot be used: {error.strerror}; set sidecar.metricsPort "
+                "to a free one, or to 0"
             ) from None
         self.address = f"{host}:{self._server.server_address[1]}"
         thread = threading.Thread(target=self._server.serve_forever, args=(0.1,), name="metrics", daemon=True)

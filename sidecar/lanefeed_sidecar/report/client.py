@@ -1,8 +1,8 @@
 """Reports to the control plane, in a thread of their own and never in the way of data.
 
-Sent every `report_seconds` and at once on news (attach, commit, end, failure). Everything in a report is a state, not an
-event, except commits, which are repeated until they are acknowledged; so a lost report costs nothing. Failures back off
-with jitter.
+Sent every `report_seconds` and at once on news (attach, commit, end, failure). Everything in a report is a state, not
+an event, except commits, which are repeated until they are acknowledged; so a lost report costs nothing. Failures back
+off with jitter.
 """
 
 import logging

@@ -1,8 +1,8 @@
-"""Rank commits that nobody has acknowledged yet, in `commits.jsonl`: they outlive the sidecar and a control plane's outage.
+"""Rank commits that nobody has acknowledged yet, in `commits.jsonl`: they outlive the sidecar and any outage.
 
-The feed appends (a trainer's commit returns once its line is in the file), the reporter sends and acknowledges. The file
-lies in tmpfs, so a write survives any death of the process. Bounded: where an outage piles commits up, connected ones
-that were never sent are joined, which keeps the newest checkpoint and the ledger's sum.
+The feed appends (a trainer's commit returns once its line is in the file), the reporter sends and acknowledges. The
+file lies in tmpfs, so a write survives any death of the process. Bounded: where an outage piles commits up, connected
+ones that were never sent are joined, which keeps the newest checkpoint and the ledger's sum.
 """
 
 import json

@@ -28,29 +28,45 @@ def fails(pod: Pod, code: int, **fields: object) -> str:
 
 def test_wrong_configurations_end_with_2_and_a_last_line(make_pod: MakePod, tmp_path: Path) -> None:
     pod = make_pod()
-    assert re.match(r"ConfigError: the manifest .*/gone cannot be read: No such file", fails(pod, 2, manifest_path=str(tmp_path / "gone")))
+    assert re.match(
+        r"ConfigError: the manifest .*/gone cannot be read: No such file",
+        fails(pod, 2, manifest_path=str(tmp_path / "gone")),
+    )
     bad = tmp_path / "bad"
     bad.write_bytes(b"nonsense")
     assert "ManifestError: this is not a Lanefeed manifest" in fails(pod, 2, manifest_path=str(bad))
     assert "ConfigError: run_dir /nowhere is not a folder" in fails(pod, 2, run_dir="/nowhere")
     assert "ConfigError: sidecar.slots is 1: it must be at least 2" in fails(pod, 2, slots=1)
-    assert "ConfigError: faults names 'nonsense': the points are slot.mid_write" in fails(pod, 2, faults={"nonsense": "kill"})
+    assert "ConfigError: faults names 'nonsense': the points are slot.mid_write" in fails(
+        pod, 2, faults={"nonsense": "kill"}
+    )
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        assert f"metrics port 127.0.0.1:{port} cannot be used: Address already in use" in fails(pod, 2, metrics_port=port)
+        assert f"metrics port 127.0.0.1:{port} cannot be used: Address already in use" in fails(
+            pod, 2, metrics_port=port
+        )
 
 
 def test_a_configuration_that_is_none_says_so(tmp_path: Path) -> None:
     file = tmp_path / "config.json"
-    for text, said in (("{", "cannot be read"), ('{"version": 9}', "version 9 is unknown"), ('{"version": 1, "jobb": 2}', "cannot be read")):
+    for text, said in (
+        ("{", "cannot be read"),
+        ('{"version": 9}', "version 9 is unknown"),
+        ('{"version": 1, "jobb": 2}', "cannot be read"),
+    ):
         file.write_text(text)
-        done = subprocess.run([sys.executable, "-m", "lanefeed_sidecar", "--config", str(file)], capture_output=True, text=True)
+        done = subprocess.run(
+            [sys.executable, "-m", "lanefeed_sidecar", "--config", str(file)], capture_output=True, text=True
+        )
         assert done.returncode == 2
         assert said in done.stderr.strip().splitlines()[-1]
     done = subprocess.run(
         [sys.executable, "-m", "lanefeed_sidecar", "--config", str(tmp_path / "gone")], capture_output=True, text=True
     )
-    assert (done.returncode, done.stderr) == (2, f"ConfigError: the configuration {tmp_path}/gone cannot be read: No such file or directory\n")
+    assert (done.returncode, done.stderr) == (
+        2,
+        f"ConfigError: the configuration {tmp_path}/gone cannot be read: No such file or directory\n",
+    )
 
 
 def test_a_second_sidecar_is_refused_and_the_first_is_unharmed(make_pod: MakePod, tmp_path: Path) -> None:
@@ -61,7 +77,8 @@ def test_a_second_sidecar_is_refused_and_the_first_is_unharmed(make_pod: MakePod
     client.run(until=6)
     second = Pod(tmp_path, pod.run_dir)
     assert pod.process is not None
-    assert fails(second, 1) == f"SidecarError: another sidecar (pid {pod.process.pid}) is alive in {pod.run_dir}: end it first, or use another run_dir"
+    said = f"SidecarError: another sidecar (pid {pod.process.pid}) is alive in {pod.run_dir}: end it first"
+    assert fails(second, 1).startswith(said)
     client.run()
     assert client.ids == pod.expected()
     assert pod.ready()
@@ -109,7 +126,7 @@ def test_metrics_are_for_strangers(make_pod: MakePod) -> None:
         client.stream()
         client.run(until=9)
         client.commit()
-    with pytest.raises(Exception, match="PlanMismatch|world|plan"):
+    with pytest.raises(Exception, match=r"data-parallel ranks"):
         pod.client(0).attach(world=7)
     families = list(text_string_to_metric_families(pod.get("/metrics")[1]))
     for family in families:

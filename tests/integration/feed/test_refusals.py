@@ -10,8 +10,8 @@ from typing import Any
 import grpc
 import pytest
 
-from lanefeed_core.plan import Plan
 from lanefeed_core.cursor import Cursor
+from lanefeed_core.plan import Plan
 from lanefeed_core.proto import lanefeed_pb2 as pb
 from support.feed_client import eventually, kind_of
 from support.feed_pod import MANIFEST, Pod
@@ -32,9 +32,17 @@ def test_attach_says_what_does_not_fit(make_pod: MakePod) -> None:
     client = pod.client(2)
     spec = pod.config.spec.to_dict()
     cases: list[tuple[dict[str, Any], str, str]] = [
-        ({"protocol": 9}, "ProtocolMismatch", "the trainer's lanefeed test speaks protocol 9 and this sidecar 1: install the same"),
+        (
+            {"protocol": 9},
+            "ProtocolMismatch",
+            "the trainer's lanefeed test speaks protocol 9 and this sidecar 1: install the same",
+        ),
         ({"plan_generation": 3}, "PlanMismatch", "the trainer is of plan generation 3 and this pod of 4"),
-        ({"world": 3}, "PlanMismatch", "there are 3 data-parallel ranks and the plan has 4 (2 replicas x 2 ranks each)"),
+        (
+            {"world": 3},
+            "PlanMismatch",
+            "there are 3 data-parallel ranks and the plan has 4 (2 replicas x 2 ranks each)",
+        ),
         ({"rank": 1}, "PlanMismatch", "rank 1 is not in this pod: pod 1 has ranks 2 to 3"),
         ({"rank": 9}, "PlanMismatch", "rank 9 is not in this pod"),
         ({"state_json": "{nonsense"}, "StateMismatch", "the state is not JSON"),
@@ -49,7 +57,11 @@ def test_attach_says_what_does_not_fit(make_pod: MakePod) -> None:
             "StateMismatch",
             "batching.globalBatchSize 16 and this job has 8",
         ),
-        ({"state_json": json.dumps(pod.state(5, manifest="f" * 32))}, "StateMismatch", f"this job reads {MANIFEST.digest}"),
+        (
+            {"state_json": json.dumps(pod.state(5, manifest="f" * 32))},
+            "StateMismatch",
+            f"this job reads {MANIFEST.digest}",
+        ),
         ({"state_json": json.dumps(pod.state(5, version=7))}, "StateMismatch", "the state has version 7"),
         ({"session": "x", "held": [0]}, "", ""),
     ]
@@ -128,9 +140,7 @@ def test_rogues_flood_and_a_good_run_is_unharmed(make_pod: MakePod) -> None:
     good, rogue = pod.client(), pod.client(token="0" * 64)
     good.attach()
     good.stream()
-    futures = [
-        rogue.stub.Attach.future(pb.AttachRequest(), metadata=rogue.metadata, timeout=20) for _ in range(400)
-    ]
+    futures = [rogue.stub.Attach.future(pb.AttachRequest(), metadata=rogue.metadata, timeout=20) for _ in range(400)]
     insider = pod.client()
     # Streams that never say whose they are, and messages above the cap.
     quiet = threading.Event()

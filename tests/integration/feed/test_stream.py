@@ -24,7 +24,13 @@ def test_every_step_comes_bit_exact_and_in_order(make_pod: MakePod) -> None:
         client.stream()
     assert {s for c in clients for s in c.reply.slots} == set(range(8)), "slots are partitioned over the ranks"
     info = clients[0].info
-    assert (info.job, info.manifest, info.rows, info.steps_per_epoch, info.rank_batch) == ("demo", MANIFEST.digest, 153, 20, 4)
+    assert (info.job, info.manifest, info.rows, info.steps_per_epoch, info.rank_batch) == (
+        "demo",
+        MANIFEST.digest,
+        153,
+        20,
+        4,
+    )
     assert info.total_steps == pod.total == 40
     for rank, client in enumerate(clients):
         expected = pod.expected(rank)
@@ -101,8 +107,7 @@ def test_an_attach_replaces_the_former_life(make_pod: MakePod) -> None:
     new.attach()
     new.stream()
     with pytest.raises(grpc.RpcError) as caught:
-        while True:
-            old.message()
+        list(old.frames())
     assert caught.value.code() == grpc.StatusCode.UNAVAILABLE
     assert "attached again" in caught.value.details()
     new.run()
@@ -170,7 +175,10 @@ def test_data_errors_reach_every_rank_then_the_process_ends_with_2(make_pod: Mak
         failure = client.events[-1].failure
         assert failure.kind == "DataError"
         assert "part-0.parquet: bytes 0-100 fail their check" in failure.message
-    assert pod.get("/readyz") == (503, "DataError: shard part-0.parquet: bytes 0-100 fail their check; restore the file\n")
+    assert pod.get("/readyz") == (
+        503,
+        "DataError: shard part-0.parquet: bytes 0-100 fail their check; restore the file\n",
+    )
     late = pod.client(0)
     with pytest.raises(grpc.RpcError) as caught:
         late.attach()

@@ -64,7 +64,9 @@ def test_lines_of_another_plan_or_damaged_ones_are_void(tmp_path: Path) -> None:
     log.append(commit(0, 5))
     log.close()
     with (tmp_path / "commits.jsonl").open("a") as file:
-        file.write('{"planGeneration":1,"rank":0}\nnonsense\n{"planGeneration":1,"rank":0,"start":0,"stop":1,"name":"","ledger":"[1]"}\n')
+        file.write(
+            '{"planGeneration":1,"rank":0}\nnonsense\n{"planGeneration":1,"rank":0,"start":0,"stop":1,"name":"","ledger":"[1]"}\n'
+        )
     assert len(CommitLog(tmp_path, 1)) == 1
     assert len(CommitLog(tmp_path, 2)) == 0
 
@@ -110,7 +112,7 @@ def test_a_file_that_cannot_grow_refuses_and_keeps_what_it_had(tmp_path: Path, m
     before = (tmp_path / "commits.jsonl").read_bytes()
     real = os.write
     monkeypatch.setattr(os, "write", lambda fd, data: real(fd, data[:10]))
-    with pytest.raises(SidecarError, match="only 10 of .* bytes were written; make the tmpfs larger"):
+    with pytest.raises(SidecarError, match=r"only 10 of .* bytes were written; make the tmpfs larger"):
         log.append(commit(1, 2))
     monkeypatch.undo()
     assert (tmp_path / "commits.jsonl").read_bytes() == before

@@ -75,7 +75,9 @@ def test_tooth_a_repeated_step_is_caught(tmp_path: Path) -> None:
     b = Books(tmp_path, 1)
     b.book.attach(0, 0, resuming=False)
     twice = b.commit(0, 0, 10)
-    ledger = Ledger.from_dict(json.loads(twice.ledger_json)) + Ledger.from_dict(json.loads(b.commit(0, 9, 10).ledger_json))
+    ledger = Ledger.from_dict(json.loads(twice.ledger_json)) + Ledger.from_dict(
+        json.loads(b.commit(0, 9, 10).ledger_json)
+    )
     twice.ledger_json = json.dumps(ledger.to_dict())
     b.book.commit(twice)
     with pytest.raises(LedgerMismatch, match="epoch 0: 8 samples were used more than once"):

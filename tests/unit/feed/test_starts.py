@@ -16,7 +16,9 @@ def begin(starts: Starts, rank: int, step: int, reached: int | None = None, comm
 def test_ranks_that_begin_apart_are_refused_by_name(tmp_path: Path) -> None:
     starts = Starts(tmp_path, 1)
     begin(starts, 0, 50)
-    with pytest.raises(PlanMismatch, match="rank 1 begins at step 0 and rank 0 at step 50: all ranks must load the same checkpoint"):
+    with pytest.raises(
+        PlanMismatch, match="rank 1 begins at step 0 and rank 0 at step 50: all ranks must load the same checkpoint"
+    ):
         begin(starts, 1, 0, commits=(0, 50))
     begin(starts, 1, 50)
 
