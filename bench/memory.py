@@ -17,9 +17,7 @@ from statistics import median
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
-for part in (".", "trainer_lib", "sidecar"):
-    sys.path.insert(0, str(ROOT / part))
-os.environ["PYTHONPATH"] = os.pathsep.join(sys.path[:3])
+sys.path.insert(0, str(ROOT))
 
 from bench import measure as m  # noqa: E402
 from bench import workloads  # noqa: E402
@@ -85,8 +83,9 @@ def verdict(found: dict[str, float], label: str) -> list[str]:
     wrong = []
     if found["sidecar_rss_over_budget_mb"] > OVERHEAD_MB:
         wrong.append(
-            f"the sidecar held {found['sidecar_rss_mb']:.0f} MiB: {found['sidecar_rss_over_budget_mb']:.0f} above arena "
-            f"{found['sidecar_arena_mb']:.0f} + read-ahead budget {found['sidecar_budget_mb']:.0f}, {OVERHEAD_MB:.0f} allowed"
+            f"the sidecar held {found['sidecar_rss_mb']:.0f} MiB, {found['sidecar_rss_over_budget_mb']:.0f} above "
+            f"arena {found['sidecar_arena_mb']:.0f} + read-ahead budget {found['sidecar_budget_mb']:.0f}: "
+            f"{OVERHEAD_MB:.0f} is allowed"
         )
     for key, limit in (("rss_growth_mb", GROWTH_MB), ("fd_growth", 0.0), ("thread_growth", 0.0)):
         grown = found[f"{key}.{label}"]
@@ -136,6 +135,9 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--no-write", action="store_true", help="leave results/latest.json alone")
     args = parser.parse_args()
+    parts = [str(ROOT / part) for part in ("trainer_lib", "sidecar")]
+    sys.path[:0] = parts
+    os.environ["PYTHONPATH"] = os.pathsep.join(parts)
     workloads.ensure(args.workload, args.quick)
     label = f"{args.minutes:g}min"
     with tempfile.TemporaryDirectory(dir=os.environ.get("LANEFEED_SHM_ROOT", "/dev/shm")) as folder:

@@ -1,0 +1,123 @@
+"""The benchmark's own arithmetic: a wrong ratio or a guard that cannot bite would be worse than none."""
+
+import json
+import sys
+import time
+from itertools import repeat
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+ROOT = Path(__file__).resolve().parents[3]
+sys.path.insert(0, str(ROOT))
+
+from bench import measure, report, results, workloads  # noqa: E402
+from bench.memory import Bounds, Samples, numbers, verdict  # noqa: E402
+from bench.one import Request  # noqa: E402
+
+#: The first tokens of W4, as the shared workload generator makes them too.
+PINNED = [47715, 4088, 12, 0, 25]
+
+
+def rounds(ours: list[float], limit: list[float]) -> dict[str, list[dict[str, float]]]:
+    return {
+        "lanefeed.W4": [{"mb_s": v, "next_cpu_us": 8.0, "foreign_cores": 0.1} for v in ours],
+        "decode.W4": [{"mb_s": v} for v in limit],
+        "tdnodes.W4": [{"mb_s": v / 2} for v in ours],
+        "resume": [{"first_from_open_s": 0.5, "exact": True}],
+    }
+
+
+def test_ratios_are_taken_within_a_round() -> None:
+    # The machine doubled its speed between rounds: the ratio must not notice.
+    found = results.flatten(rounds([90, 180, 95], [100, 200, 100]), ["W4"])
+    assert found["first_epoch_ratio.W4"] == pytest.approx(0.9)
+    assert found["spread.first_epoch_ratio.W4"] == pytest.approx(0.05)
+    assert found["peer_ratio.tdnodes.W4"] == pytest.approx(2.0)
+    assert found["resume_exact"] == 1.0
+
+
+def test_what_was_not_measured_is_absent() -> None:
+    found = results.flatten(rounds([90], [100]), ["W4", "W2"])
+    assert "peer_ratio.spdl.W4" not in found
+    assert not [key for key in found if key.endswith(".W2")]
+
+
+def test_guard_bites_below_half_only() -> None:
+    committed = {"first_epoch_ratio.W4": 1.0, "mb_s.lanefeed.W4": 1000.0}
+    assert results.guard({"first_epoch_ratio.W4": 0.51, "mb_s.lanefeed.W4": 1.0}, committed) == []
+    wrong = results.guard({"first_epoch_ratio.W4": 0.49}, committed)
+    assert wrong == ["first_epoch_ratio.W4 is 0.490 and was 1.000: less than half"]
+
+
+def test_guard_refuses_a_resume_that_is_not_exact() -> None:
+    assert len(results.guard({"resume_exact": 0.0}, {})) == 1
+
+
+def test_window_counts_waiting_and_batches() -> None:
+    batch = {"x": np.zeros((16, 2048), np.int32)}
+
+    def slow() -> object:
+        for item in repeat(batch):
+            time.sleep(0.004)
+            yield item
+
+    window = measure.measure(slow(), seconds=0.3, step="busy", step_ms=4.0, roots=list)  # type: ignore[arg-type]
+    found = window.to_dict(batch["x"].nbytes)
+    # Half of the time in next(), half in the step; the sleep in next() costs no CPU.
+    assert 35 < found["stall_percent"] < 65
+    assert found["mb_s"] == pytest.approx(found["batches_s"] * batch["x"].nbytes / 1e6)
+    assert found["next_cpu_us"] < 1000
+
+
+def test_digest_ignores_integer_width_but_not_order() -> None:
+    values = np.arange(32, dtype=np.int32).reshape(4, 8)
+    assert measure.digest({"a": values}) == measure.digest([values.astype(np.int64)])
+    assert measure.digest(values) != measure.digest(values[::-1])
+
+
+def test_shards_are_the_same_on_every_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LANEFEED_BENCH_DATA", str(tmp_path))
+    drawn = workloads.tokens(np.random.default_rng([workloads.SEED, 4, 0]), 5)
+    assert drawn.tolist() == PINNED
+    assert workloads.folder("W4", quick=True) == tmp_path / "quick" / "parquet" / "W4"
+
+
+def samples(rss: list[int], fds: list[int]) -> Samples:
+    made = [
+        {"rss": r << 20, "anon": r << 20, "file": 0, "shmem": 0, "fds": f, "threads": 9}
+        for r, f in zip(rss, fds, strict=True)
+    ]
+    return Samples(made, made, 10**9)
+
+
+def test_memory_verdict_names_growth_and_bound() -> None:
+    bounds = Bounds(arena=32 << 20, budget=512 << 20)
+    steady = numbers(samples([600] * 40, [50] * 40), bounds, "1min")
+    assert steady["sidecar_rss_over_budget_mb"] == 56.0
+    assert verdict(steady, "1min") == []
+    growing = numbers(samples([600 + 2 * i for i in range(40)], list(range(40))), bounds, "1min")
+    wrong = verdict(growing, "1min")
+    assert [w.split(" ")[0] for w in wrong] == ["rss_growth_mb.1min", "fd_growth.1min"]
+    assert "300 above" in verdict(numbers(samples([844] * 40, [1] * 40), bounds, "x"), "x")[0]
+
+
+def test_docs_block_is_replaced_and_only_it(tmp_path: Path) -> None:
+    page = tmp_path / "performance.md"
+    page.write_text(f"before\n{report.BEGIN}\nstale\n{report.END}\nafter\n")
+    report.write_docs(page, {"first_epoch_ratio.W4": 0.93, "peer_ratio.sdl.W4": 5.0}, "note")
+    text = page.read_text()
+    assert text.startswith("before\n")
+    assert text.endswith("\nafter\n")
+    assert "stale" not in text
+    assert "| `first_epoch_ratio.W4` |" in text
+    assert "times StatefulDataLoader on W4" in text
+    page.write_text("no marks")
+    with pytest.raises(ValueError, match="lacks the marks"):
+        report.write_docs(page, {}, "")
+
+
+def test_request_travels_as_json() -> None:
+    request = Request(loader="spdl", workload="W4", options={"threads": 2}, step="busy", step_ms=2.0)
+    assert Request(**json.loads(request.to_json())) == request
