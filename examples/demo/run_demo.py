@@ -192,7 +192,7 @@ def proof(demo: Demo, spec: dict) -> bool:
     verified = status.get("ledger", {}).get("epochs", [])
     proven = len(verified) == epochs and all(e["verified"] for e in verified)
 
-    table = Table(title="Was every sample used exactly once?", title_justify="left")
+    table = Table(title="The chain of checkpoints beside an uninterrupted run", title_justify="left", min_width=96)
     table.add_column("what")
     table.add_column("value", justify="right")
     table.add_row(f"samples expected ({epochs} epochs)", f"{sum(expected.values()):,}")
@@ -210,7 +210,7 @@ def proof(demo: Demo, spec: dict) -> bool:
     table.add_row("order of every global batch equal", _good(same_order, same_order))
     console.print(table)
 
-    pauses = Table(title="What was done to it, and how long rank 0 waited for its next batch", title_justify="left")
+    pauses = Table(title="What was done to it, and how long rank 0 waited for its next batch", title_justify="left", min_width=96)
     pauses.add_column("event")
     pauses.add_column("at step", justify="right")
     pauses.add_column("seconds to the next batch", justify="right")
