@@ -107,7 +107,8 @@ class Batch(dict[str, Any]):
     """Columns of one step of this rank: {column: tensor, NumPy array or Ragged}, rows first.
 
     Values are views of shared memory (or of device memory): keep them as long as you like, write into them; they never
-    change under your hands. A batch behaves as a dict; `dict(batch)` gives a plain one.
+    change under your hands. A batch behaves as a dict for Python code; `dict(batch)` gives a plain one, also for C code
+    that looks past a dict's methods (json).
     """
 
     __slots__ = ("__weakref__", "_at", "_lazy", "_source", "_watch", "step")

@@ -191,8 +191,11 @@ class FakeFeed:
         """Begin at a state."""
         start = 0
         if state_json:
-            state = SavedState.from_dict(json.loads(state_json))
-            state.check(manifest=self.info.manifest, spec=self.info.spec, steps_per_epoch=self.info.steps_per_epoch)
+            state, info = SavedState.from_dict(json.loads(state_json)), self.info
+            try:
+                state.check(manifest=info.manifest, spec=info.spec, steps_per_epoch=info.steps_per_epoch)
+            except CoreError as error:
+                raise from_core(error) from None
             start = state.cursor.total_steps(self.info.steps_per_epoch)
         self.seek(start)
         return Hello(self.info, start, self.slots, "fake", self.last_commit)

@@ -89,14 +89,13 @@ class Loader:
         while not self._total or self._given < self._total:
             before = self._given
             yield before // self._spe if self._aligned else 0
-            if self._given == before and not self._stream.ended:
+            if self._given == before:
+                if self._stream.ended:
+                    return
                 raise UsageError(
                     f"the body of epochs() read no batch at step {before}: write `for batch in loader:` in it, and "
-                    "break "
-                    "out of epochs() too when you want to stop"
+                    "break out of epochs() too when you want to stop"
                 )
-            if self._stream.ended:
-                return
 
     def __len__(self) -> int:
         """Steps of a full epoch; of the whole stream, if it is Continuous. The same on every rank."""

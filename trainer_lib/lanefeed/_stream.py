@@ -25,7 +25,7 @@ from lanefeed._device.copier import Copy, FrameCopier
 from lanefeed._progress import Progress
 from lanefeed._proof import FrameSums, Proof
 from lanefeed._stats import Counters
-from lanefeed.errors import NotConnected, SidecarLost
+from lanefeed.errors import LanefeedError, NotConnected, SidecarLost
 from lanefeed_core.proto import lanefeed_pb2 as pb
 
 __all__ = ["KeptBatchesWarning", "Stream"]
@@ -68,6 +68,7 @@ class Stream:
         self._ahead: tuple[FrameCame, Copy] | None = None
         self._recent: deque[tuple[int, weakref.ref[Batch]]] = deque(maxlen=64)
         self._ended = False
+        self._error: LanefeedError | None = None
         self._closed = False
         self._warned = False
         self._last_yield = 0.0
@@ -87,6 +88,7 @@ class Stream:
             self.progress = self.progress.again(hello.start)
             self.proof = Proof(hello.start)
             self._ended = self.finished = False
+            self._error = None
             self._last_yield = 0.0
             self._recent.clear()
             return hello
@@ -100,6 +102,7 @@ class Stream:
             self.proof.rewind(step)
             self.progress = self.progress.again(step)
             self._ended = False
+            self._error = None
             self._recent.clear()
 
     def dropped(self) -> bool:
@@ -183,7 +186,7 @@ class Stream:
         if came is None:
             return None
         base = came.base
-        if self._starved():
+        if self._starved(came.lease.session):
             base = self._copied_out(came)
         self._leases.append(came.lease)
         cut = host_cut(base, self._wrap)
@@ -237,13 +240,14 @@ class Stream:
 
     # ---- kept batches ------------------------------------------------------------------------------------------
 
-    def _starved(self) -> bool:
+    def _starved(self, session: str) -> bool:
         """Whether frames that were given and are still looked at leave too few slots.
 
         All but two may be kept, and the frame before this one, whose last batch is normally still in hand, is none
         of them; but one slot must be left in any case, or nothing would ever come again.
         """
-        kept = self._leases = deque(lease for lease in self._leases if lease.alive)
+        # Batches of a lost session's arena take no slot of this one.
+        kept = self._leases = deque(lease for lease in self._leases if lease.alive and lease.session == session)
         older = len(kept) - 1
         return len(kept) >= self._slots - 1 or (self._slots > 2 and older >= self._slots - 2)
 
@@ -268,6 +272,8 @@ class Stream:
         """The next frame, or None at the end. Waits."""
         if self._closed:
             raise NotConnected("the loader was closed: make a new one")
+        if self._error is not None:
+            raise self._error
         if self._ended:
             return None
         inbox = self._feed.inbox
@@ -283,13 +289,12 @@ class Stream:
         if isinstance(event, End):
             self._ended = True
             return None
+        # For every later call too: an error does not turn into a wait.
+        self._error = event.error
         if peeked:
-            # Frames in hand come first: put it back for the next call.
-            self._feed.inbox.put(event)
+            # Frames in hand come first.
             return None
-        # For the next call too: an error does not turn into a wait.
-        self._feed.inbox.put(event)
-        raise event.error
+        raise self._error
 
     def _wait(self) -> Event:
         if self._copier is not None:
