@@ -306,29 +306,25 @@ def _ragged_block(
     steps, rows = shape.steps, shape.rows
     offsets_at, raw = cursor.block(8 * steps * (rows + 1))
     offsets = raw.view(np.int64).reshape(steps, rows + 1)
-    by_step: list[list[tuple[int, int, int, RaggedData]]] = [[] for _ in range(steps)]
-    for copy in copies:
-        data = windows[copy.key].columns[index]
-        if isinstance(data, RaggedData):
-            for k in range(copy.steps):
-                first = copy.first + k * copy.stride
-                by_step[copy.step + k].append((copy.at, first, first + copy.rows, data))
+    found = [(c, d) for c in copies if isinstance(d := windows[c.key].columns[index], RaggedData)]
     offsets[:, 0] = 0
-    totals = [0]
-    for k, parts in enumerate(by_step):
-        parts.sort(key=lambda p: p[0])
-        for at, low, high, data in parts:
-            base = int(offsets[k, at])
-            offsets[k, at + 1 : at + 1 + high - low] = data.offsets[low + 1 : high + 1] - data.offsets[low] + base
-        totals.append(totals[-1] + int(offsets[k, rows]))
-    values_at, raw = cursor.block(totals[-1] * column.itemsize)
+    ends = offsets[:, 1:]
+    for copy, data in found:
+        _copy_rows(ends, data.lengths, copy)
+    np.cumsum(ends, axis=1, out=ends)
+    starts = np.zeros(steps + 1, dtype=np.int64)
+    np.cumsum(offsets[:, rows], out=starts[1:])
+    values_at, raw = cursor.block(int(starts[-1]) * column.itemsize)
     values = raw.view(column.dtype)
-    for k, parts in enumerate(by_step):
-        for at, low, high, data in parts:
-            start = totals[k] + int(offsets[k, at])
-            piece = data.values[data.offsets[low] : data.offsets[high]]
-            values[start : start + len(piece)] = piece
-    return Block(values_at, offsets_at, 0, tuple(totals))
+    for copy, data in found:
+        first = copy.first + np.arange(copy.steps, dtype=np.int64) * copy.stride
+        low, high = data.offsets[first].tolist(), data.offsets[first + copy.rows].tolist()
+        k = slice(copy.step, copy.step + copy.steps)
+        targets = (starts[k] + offsets[k, copy.at]).tolist()
+        source = data.values
+        for at, begin, end in zip(targets, low, high, strict=True):
+            values[at : at + end - begin] = source[begin:end]
+    return Block(values_at, offsets_at, 0, tuple(starts.tolist()))
 
 
 def _epoch_sums(shape: Shape, copies: list[Copy], ids: NDArray[np.int64]) -> tuple[EpochSum, ...]:

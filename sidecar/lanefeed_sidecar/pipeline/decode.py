@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 OpenShard = Callable[[Manifest, int, tuple[Column, ...]], ShardReader]
 
 #: Readers that one thread keeps open.
-_OPEN_READERS = 8
+_OPEN_READERS = 32
 _TRIES = 3
 _PAUSE_SECONDS = 0.1
 

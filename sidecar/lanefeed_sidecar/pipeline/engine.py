@@ -90,7 +90,7 @@ class Engine:
         """Bytes of a row in a window: fixed columns exactly, ragged ones by the files' metadata."""
         fixed = 8 + sum(c.row_bytes + c.nullable for c in self.columns if not c.ragged)
         ragged = [c for c in self.columns if c.ragged]
-        return fixed + (8 * len(ragged) + manifest.row_bytes if ragged else 0)
+        return fixed + (16 * len(ragged) + manifest.row_bytes if ragged else 0)
 
     def _check_budget(self, config: PodConfig, reserve: int) -> None:
         lanes = sorted({lane for found in self._rank_lanes.values() for lane in found})

@@ -97,6 +97,8 @@ class RaggedData:
     values: Array
     offsets: NDArray[np.int64]
     validity: NDArray[np.uint8] | None = None
+    #: Elements of each row, int64 [rows], once whole.
+    lengths: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
     pieces: list[tuple[NDArray[np.int64], Array, NDArray[np.int64]]] = field(default_factory=list)
 
 
@@ -146,7 +148,9 @@ class Window:
 
     def _measure(self) -> None:
         ragged = [d for d in self.columns if isinstance(d, RaggedData)]
-        self.nbytes = sum(b.nbytes for b in self._buffers) + sum(d.values.nbytes + d.offsets.nbytes for d in ragged)
+        self.nbytes = sum(b.nbytes for b in self._buffers) + sum(
+            d.values.nbytes + d.offsets.nbytes + d.lengths.nbytes for d in ragged
+        )
 
     def scatter(self, group: RowGroupKey, chunk: Chunk, first_row: int, first_id: int) -> None:
         """Put the rows of `chunk` that belong here at their places.
@@ -236,6 +240,7 @@ def _finish_ragged(data: RaggedData, rows: int) -> None:
     lengths = np.zeros(rows, dtype=np.int64)
     for target, _, offsets in data.pieces:
         lengths[target] = np.diff(offsets)
+    data.lengths = lengths
     np.cumsum(lengths, out=data.offsets[1:])
     data.offsets[0] = 0
     total = int(data.offsets[-1])
