@@ -123,6 +123,9 @@ class PodSlot:
                 self._push(now)
                 return
             self._bury(self.doc)
+        if self.job.stopping and self.state is not None and self.state.exit_code == EXIT_STOPPED:
+            # It left at the agreed stop with its checkpoint; a new life would only void that commit.
+            return
         if self.record.succeeded or self.record.failed or self.job.deleting or now < self.not_before:
             return
         self._start()
@@ -171,6 +174,8 @@ class PodSlot:
 
     def _say_end(self, state: PodState, delay: float) -> None:
         if self.job.deleting or self.record.succeeded:
+            return
+        if self.job.stopping and state.exit_code == EXIT_STOPPED:
             return
         what = "gives up" if self.record.failed else "is replaced" + (f" in {delay:.0f} s" if delay else "")
         self.job.say(f"pod {self.index} {what}: {state.message or state.reason}")
@@ -268,6 +273,8 @@ class IndexedJob:
         self.file = job_file(pods, generation)
         stored_job = files.read_json(self.file) or {}
         self.deleting = bool(stored_job.get("deleting"))
+        #: A stop was agreed: who leaves with code 75 is not replaced.
+        self.stopping = False
         if not stored_job:
             pods.mkdir(parents=True, exist_ok=True)
             self._write()

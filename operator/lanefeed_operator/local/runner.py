@@ -180,6 +180,7 @@ class Runner:
                 if not info.error:
                     self.manifest = read_manifest(self.store.manifest_file)
         for job in self.jobs.values():
+            job.stopping = self.status.stop is not None
             job.sync()
         for generation in [g for g, job in self.jobs.items() if job.deleting and not job.living]:
             self.jobs.pop(generation).forget()

@@ -38,7 +38,8 @@ class LocalJob:
         self.out.mkdir(exist_ok=True)
         if not (work / "data").exists():
             make_data(work / "data")
-        self.env = {"RAW_OUT": str(self.out), "RAW_SLEEP": "0.02"}
+        self.env = {"RAW_OUT": str(self.out)}
+        self.pace(0.04)
         self.command = [sys.executable, TRAINER]
         self.spec: dict[str, Any] = {
             "replicas": 2,
@@ -59,6 +60,12 @@ class LocalJob:
         file = self.work / "job.yaml"
         file.write_text(yaml.safe_dump({**head, "spec": spec}, sort_keys=False))
         return file
+
+    def pace(self, seconds: float) -> None:
+        """Seconds a step from now on."""
+        temporary = self.out / ".sleep"
+        temporary.write_text(str(seconds))
+        temporary.replace(self.out / "sleep")
 
     # ---- commands ----------------------------------------------------------------------------------------------
 

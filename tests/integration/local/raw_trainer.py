@@ -20,15 +20,15 @@ from lanefeed_core.wire import PROTOCOL_VERSION, StreamInfo
 
 OUT = Path(os.environ["RAW_OUT"])
 EVERY = int(os.environ.get("RAW_EVERY", "5"))
-SLEEP = float(os.environ.get("RAW_SLEEP", "0.01"))
 RUN = Path(os.environ["LANEFEED_RUN_DIR"])
 RANK = int(os.environ["LANEFEED_POD_INDEX"])
 WORLD = int(os.environ["LANEFEED_WORLD_SIZE"])
 GENERATION = int(os.environ["LANEFEED_PLAN_GENERATION"])
 
 
-class Lost(Exception):
-    """The session ended."""
+def pause() -> float:
+    """Seconds a step, which a test may change while the job runs."""
+    return float((OUT / "sleep").read_text())
 
 
 class Rank:
@@ -36,6 +36,7 @@ class Rank:
         self.ledger, self.since, self.next = Ledger(), 0, -1
         self.stop_at: int | None = None
         self.end = False
+        self.step_seconds = 0.0
 
     def session(self) -> None:
         """One session: attach, consume until the end, the stop, or the loss of the sidecar."""
@@ -96,13 +97,15 @@ class Rank:
             for k in range(frame.steps):
                 if frame.first_step + k < self.next or self.stopped:
                     continue
-                time.sleep(SLEEP)
+                seconds = pause()
+                time.sleep(seconds)
+                self.step_seconds += seconds
                 self.ledger.add(frame.epoch, frame.samples, frame.sums[k])
                 self.next += 1
                 if self.next % EVERY == 0 or self.stopped:
                     self.commit()
-                up.put(pb.ClientMessage(progress=pb.Progress(consumed=self.next, step_seconds=SLEEP * self.next)))
-            done = pb.Progress(released=[frame.slot], consumed=self.next, step_seconds=SLEEP * self.next)
+                up.put(pb.ClientMessage(progress=pb.Progress(consumed=self.next, step_seconds=self.step_seconds)))
+            done = pb.Progress(released=[frame.slot], consumed=self.next, step_seconds=self.step_seconds)
             up.put(pb.ClientMessage(progress=done))
         if message.end:
             self.commit()

@@ -19,7 +19,7 @@ def job(tmp_path: Path) -> Iterator[LocalJob]:
 
 
 def test_a_job_runs_to_its_end_and_is_proven(job: LocalJob) -> None:
-    job.env["RAW_SLEEP"] = "0.001"
+    job.pace(0.001)
     status = job.finish(job.start())
     job.assert_exact()
     assert status["restarts"]["failures"] == 0
@@ -45,6 +45,7 @@ def test_a_killed_trainer_sidecar_and_pod_cost_nothing(job: LocalJob) -> None:
     job.until_step(step + 10)
     os.kill(replaced.pid, signal.SIGKILL)
     job.until(lambda: (p := job.running(1)) and p.uid != replaced.uid, "the lost pod is replaced")
+    job.pace(0.001)
     status = job.finish(runner)
     job.assert_exact()
     assert status["planGeneration"] == 1
@@ -62,6 +63,7 @@ def test_a_killed_runner_leaves_pods_training_and_the_next_one_adopts_them(job: 
     job.until(lambda: len(list(job.out.glob("state-*.json"))) > states + 2, "pods train on without a runner")
     second = job.start()
     job.until_step(job.committed() + 15)
+    job.pace(0.001)
     assert [job.pod(i).uid for i in range(2)] == [p.uid for p in before]  # type: ignore[union-attr]
     status = job.finish(second)
     job.assert_exact()
@@ -70,7 +72,7 @@ def test_a_killed_runner_leaves_pods_training_and_the_next_one_adopts_them(job: 
 
 
 def test_a_job_that_ends_while_no_runner_lives_is_complete_on_the_next_run(job: LocalJob) -> None:
-    job.env["RAW_SLEEP"] = "0.005"
+    job.pace(0.005)
     runner = job.start()
     job.until_step(20)
     runner.kill()
@@ -89,6 +91,7 @@ def _alive(pid: int) -> bool:
 
 
 def test_resizes_while_running(job: LocalJob) -> None:
+    job.pace(0.08)
     runner = job.start()
     job.until_step(10)
     scaled = job.lanefeed("scale", job.name, "3")
@@ -97,6 +100,7 @@ def test_resizes_while_running(job: LocalJob) -> None:
     job.until_step(job.committed() + 10)
     assert job.lanefeed("scale", "job.yaml", "1").returncode == 0
     job.until(lambda: job.status().get("replicas") == 1 and job.running(0), "1 pod runs")
+    job.pace(0.001)
     status = job.finish(runner)
     job.assert_exact()
     assert status["planGeneration"] == 3
@@ -114,6 +118,7 @@ def test_ctrl_c_stops_at_a_checkpoint_and_the_next_run_goes_on(job: LocalJob) ->
     assert job.processes() == []
     stopped = job.status()["cursor"]["totalStep"]
     assert f"stopped at step {stopped}" in job.log
+    job.pace(0.001)
     status = job.finish(job.start())
     job.assert_exact()
     assert status["planGeneration"] == 2
@@ -122,7 +127,7 @@ def test_ctrl_c_stops_at_a_checkpoint_and_the_next_run_goes_on(job: LocalJob) ->
 
 
 def test_a_second_ctrl_c_kills(job: LocalJob) -> None:
-    job.env["RAW_SLEEP"] = "0.2"
+    job.pace(0.2)
     job.spec["elastic"] = {"stopGraceSeconds": 60}
     runner = job.start()
     job.until_step(5)
@@ -133,7 +138,7 @@ def test_a_second_ctrl_c_kills(job: LocalJob) -> None:
     job.finish(runner, 130)
     assert time.monotonic() - begin < 10
     assert job.processes() == []
-    job.env["RAW_SLEEP"] = "0.001"
+    job.pace(0.001)
     job.finish(job.start())
     job.assert_exact()
 
@@ -145,7 +150,7 @@ def test_two_runners_of_one_job_are_refused(job: LocalJob) -> None:
     assert second.returncode == 2
     assert f"job tiny is being run already (by process {runner.pid})" in second.stderr
     assert "Traceback" not in second.stderr
-    job.env["RAW_SLEEP"] = "0"
+    job.pace(0)
 
 
 def test_a_trainer_that_exits_0_too_early_does_not_end_the_job(job: LocalJob) -> None:
@@ -178,7 +183,7 @@ def test_a_trainer_that_always_fails_fails_the_job_and_it_goes_on_when_mended(jo
     assert "spec.maxRestarts is 1" in job.log
     assert job.processes() == []
     job.command = mended
-    job.env["RAW_SLEEP"] = "0.001"
+    job.pace(0.001)
     job.finish(job.start())
     job.assert_exact()
 
@@ -193,7 +198,7 @@ def test_a_changed_dataset_is_refused_and_fresh_begins_anew(job: LocalJob) -> No
     assert refused.returncode == 2
     assert "has changed since the job began: 1 missing (3.parquet); 1 new (7.parquet)" in refused.stderr
     assert "--fresh" in refused.stderr
-    job.env["RAW_SLEEP"] = "0.001"
+    job.pace(0.001)
     job.finish(job.start("--fresh"))
     job.assert_exact()
 
@@ -206,7 +211,7 @@ def test_leftovers_of_a_machine_that_lost_everything_are_cleaned(job: LocalJob) 
     runner.wait()
     for pod in pods:
         os.kill(pod.pid, signal.SIGKILL)
-    job.env["RAW_SLEEP"] = "0.001"
+    job.pace(0.001)
     status = job.finish(job.start())
     job.assert_exact()
     assert status["restarts"]["disruptions"] == 2

@@ -106,6 +106,19 @@ def test_leaving_with_75_is_free(bench: Bench) -> None:
     assert job.view().disruptions == 1
 
 
+def test_who_left_at_an_agreed_stop_is_not_replaced(bench: Bench) -> None:
+    bench.code = "import sys; sys.exit(75)"
+    job = bench.job(max_restarts=0)
+    job.stopping = True
+    until(job, lambda: not job.living and job.view().disruptions == 1)
+    uid = uid_of(job)
+    job.sync()
+    assert (uid_of(job), job.view().alive) == (uid, ())
+    job.stopping = False
+    job.sync()
+    assert uid_of(job) != uid
+
+
 def test_a_killed_supervisor_is_a_disruption_and_its_leftovers_are_swept(bench: Bench) -> None:
     job = bench.job(max_restarts=0)
     until(job, lambda: job.view().ready)
