@@ -154,6 +154,8 @@ class Hub:
             start,
             from_state=bool(request.state_json),
             resuming=request.resuming,
+            consumed=min(old.consumed, start) if old is not None else 0,
+            pid=request.pid,
             slots=slots,
             held=held,
             arena=self.arena,
@@ -163,7 +165,7 @@ class Hub:
         )
         with self._lock:
             if old is not None:
-                self._add_totals(old)
+                self._add_totals(old, again=old.pid == request.pid)
             self._totals[rank].attaches += 1
             self._lives[rank] = life
             for event in self._standing():
@@ -202,12 +204,14 @@ class Hub:
         at = (rank - self.ranks.start) * each
         return range(at, at + each)
 
-    def _add_totals(self, life: Life) -> None:
+    def _add_totals(self, life: Life, *, again: bool) -> None:
         totals = self._totals[life.rank]
-        totals.wait_seconds += life.wait_seconds
-        totals.step_seconds += life.step_seconds
-        totals.copied_batches += life.copied_batches
         totals.reached = max(totals.reached, life.delivered)
+        if not again:
+            # The same process goes on counting from where it was.
+            totals.wait_seconds += life.wait_seconds
+            totals.step_seconds += life.step_seconds
+            totals.copied_batches += life.copied_batches
 
     # ---- streams -----------------------------------------------------------------------------------------------
 

@@ -40,6 +40,8 @@ class Life:
         *,
         from_state: bool,
         resuming: bool,
+        consumed: int = 0,
+        pid: int = 0,
         slots: range,
         held: Iterable[int],
         arena: Arena,
@@ -53,12 +55,15 @@ class Life:
             start: total step of the first batch.
             from_state: a checkpoint's state was loaded.
             resuming: the same trainer again; how far it consumed is known from its first Progress.
+            consumed: with `resuming`, what is known of that.
+            pid: the trainer's process, as it says.
             slots: this rank's slots of the arena.
             held: those of them that the trainer still reads from; they stay leased.
             on_error: called from the filler thread when it cannot go on.
         """
         self.rank, self.start, self.from_state, self.resuming = rank, start, from_state, resuming
-        self.consumed = 0 if resuming else start
+        self.consumed = consumed if resuming else start
+        self.pid = pid
         #: The step after the last one that was signalled.
         self.delivered = start
         self.wait_seconds = self.step_seconds = 0.0
@@ -153,7 +158,7 @@ class Life:
     # ---- from the trainer --------------------------------------------------------------------------------------
 
     def progress(self, message: pb.Progress) -> None:
-        """Slots come back. A slot that is not leased, or a step that was never sent, ends this stream alone."""
+        """Slots come back, steps were consumed. Raises ProtocolMismatch for a slot that is not leased."""
         with self._cond:
             try:
                 for slot in message.released:
@@ -167,12 +172,9 @@ class Life:
             finally:
                 if message.released:
                     self._cond.notify_all()
-            if message.consumed > max(self.delivered, self.start):
-                raise ProtocolMismatch(
-                    f"rank {self.rank} says that it consumed up to step {message.consumed} and {self.delivered} was "
-                    "sent: this trainer is not a Lanefeed trainer of this version"
-                )
-            self.consumed = max(self.consumed, message.consumed)
+            # A step that was never sent cannot be consumed: the message is of the trainer's position before it attached.
+            if message.consumed <= max(self.delivered, self.start):
+                self.consumed = message.consumed
             self.wait_seconds = _grown(self.wait_seconds, message.wait_seconds)
             self.step_seconds = _grown(self.step_seconds, message.step_seconds)
             self.copied_batches = max(self.copied_batches, message.copied_batches)

@@ -245,7 +245,7 @@ def test_progress_totals_show_in_metrics(make_pod: MakePod) -> None:
     assert pod.metric("lanefeed_copied_batches_total", rank="0") == 2
     client.close()
     again = pod.client()
-    again.attach(pod.state(23))
+    again.attach(pod.state(23), pid=1)
     again.stream()
     next(again.frames())
     again.progress(wait_seconds=0.25)
