@@ -1,5 +1,6 @@
 """`lanefeed.open()`: read files with no cluster and no job, through a sidecar of one's own on this machine."""
 
+import operator
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -66,8 +67,19 @@ def open(  # noqa: A001 - lanefeed.open reads as it should
     found = [uris] if isinstance(uris, str | os.PathLike) else list(uris)
     if not found:
         raise UsageError("open() was given no path: name a file, a folder or a glob such as 'data/*.parquet'")
-    if epochs is not None and epochs < 1:
-        raise UsageError(f"epochs is {epochs}: it must be at least 1, or None for no end")
+    if isinstance(columns, str):
+        raise UsageError(f"columns is the text {columns!r}: give a list of names, such as columns=[{columns!r}]")
+    _check_numbers(
+        global_batch_size=(global_batch_size, 1),
+        seed=(seed, 0),
+        window=(window, 1),
+        lanes=(lanes, 1),
+        epochs=(epochs, 1),
+        decode_threads=(decode_threads, 0),
+        read_ahead_bytes=(read_ahead_bytes, 1),
+        slots=(slots, 2),
+        slot_bytes=(slot_bytes, 0),
+    )
     place = _env.place(rank, world)
     wrap = wrapper(tensors)
     copier = copier_for(device, wrap)
@@ -108,3 +120,18 @@ def open(  # noqa: A001 - lanefeed.open reads as it should
         adopt=sidecar.adopt,
         release=sidecar.release,
     )
+
+
+def _check_numbers(**given: tuple[int | None, int]) -> None:
+    """Each argument's value and the least it may be; None is for those that Lanefeed may choose."""
+    optional = {"window": "what fits", "lanes": "what fits", "epochs": "no end"}
+    for name, (value, least) in given.items():
+        otherwise = f", or None for {optional[name]}" if name in optional else ""
+        if value is None and otherwise:
+            continue
+        try:
+            fits = not isinstance(value, bool) and operator.index(value) >= least  # type: ignore[arg-type]
+        except TypeError:
+            fits = False
+        if not fits:
+            raise UsageError(f"{name} is {value!r}: it must be a whole number of at least {least}{otherwise}")
