@@ -14,7 +14,7 @@ from lanefeed_operator.local.clean import end_pods
 from lanefeed_operator.local.runner import Outcome, Runner
 from lanefeed_operator.local.store import JobStore, state_root
 from lanefeed_operator.local.summary import proof_table, verdicts
-from lanefeed_operator.local.view import duration, make_display
+from lanefeed_operator.local.view import duration, make_display, plural
 
 __all__ = ["run"]
 
@@ -70,8 +70,9 @@ def _proof(out: Console, status: Status, outcome: Outcome) -> None:
     took = from_time(status.completion_time) - from_time(status.start_time)
     counts = status.restarts
     out.print(
-        f"[bold green]complete[/]: {total:,} steps in {duration(took)}; {counts.failures} failures, "
-        f"{counts.disruptions} disruptions, {counts.resizes} resizes, {status.plan_generation} plan generations"
+        f"[bold green]complete[/]: {total:,} steps in {duration(took)}; {plural(counts.failures, 'failure')}, "
+        f"{plural(counts.disruptions, 'disruption')}, {plural(counts.resizes, 'resize')}, "
+        f"{plural(status.plan_generation, 'plan generation')}"
     )
     if outcome.manifest is not None and status.ledger.epochs:
         console().print(proof_table(verdicts(status, outcome.manifest)))

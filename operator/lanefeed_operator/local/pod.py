@@ -154,7 +154,7 @@ class Supervisor:
 
     def _delete(self) -> None:
         """SIGTERM, grace, SIGKILL; then the sidecar may report what the trainer left."""
-        self.event("deletion")
+        self.note("deletion: SIGTERM to the trainer")
         self.trainer.signal(signal.SIGTERM)
         while self.trainer.running and self._deadline is not None:
             left = self._deadline - time.monotonic()
@@ -234,6 +234,10 @@ class Supervisor:
     def event(self, text: str) -> None:
         """Remember what happened, for the log and for people."""
         self.state.events = [*self.state.events, text][-MAX_EVENTS:]
+        self.note(text)
+
+    def note(self, text: str) -> None:
+        """Write a line to the supervisor's own log."""
         stamp = time.strftime("%H:%M:%S")
         sys.stderr.write(f"{stamp} pod {self.doc.generation}-{self.doc.index} {self.doc.uid[:8]}: {text}\n")
 

@@ -26,7 +26,7 @@ from lanefeed_operator.local.indexer import Indexer, check_unchanged, info_of, r
 from lanefeed_operator.local.plans import PlanFiles, lanes_of, make_plan
 from lanefeed_operator.local.poddoc import PodDoc
 from lanefeed_operator.local.store import JobStore
-from lanefeed_operator.local.view import Display, Scene
+from lanefeed_operator.local.view import Display, Scene, plural
 from lanefeed_operator.reconcile import reconcile
 from lanefeed_operator.reconcile import types as r
 
@@ -95,7 +95,7 @@ class Runner:
             self.jobs[generation] = self._indexed_job(generation, replicas)
         living = {uid for job in self.jobs.values() for uid in job.pod_uids()}
         if living:
-            self.display.event(f"went on with {len(living)} living pod{'s' if len(living) > 1 else ''}")
+            self.display.event(f"went on with {plural(len(living), 'living pod')}")
         self._sweep(living)
         if self.manifest is not None and not living and not self.status.terminal:
             self.display.event("checking that the dataset is unchanged")
@@ -200,7 +200,7 @@ class Runner:
             self.display.event(str(error))
             return
         if wanted is not None and wanted != self.job.spec.replicas:
-            self.display.event(f"scale to {wanted} pod{'s' if wanted > 1 else ''} (from {self.job.spec.replicas})")
+            self.display.event(f"scale to {plural(wanted, 'pod')} (from {self.job.spec.replicas})")
             spec = self.job.spec.model_copy(update={"replicas": wanted})
             meta = self.job.metadata.model_copy(update={"generation": self.job.metadata.generation + 1})
             self.job = self.job.model_copy(update={"spec": spec, "metadata": meta})

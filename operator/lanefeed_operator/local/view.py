@@ -20,7 +20,7 @@ from lanefeed_operator.api.status import Status, StreamStatus
 from lanefeed_operator.local.slots import SlotWatch
 from lanefeed_operator.reconcile.types import Children, FeedView, RankView
 
-__all__ = ["Display", "LiveDisplay", "PlainDisplay", "Scene", "changes", "duration", "make_display"]
+__all__ = ["Display", "LiveDisplay", "PlainDisplay", "Scene", "changes", "duration", "make_display", "plural"]
 
 #: A progress line of the plain display comes this often.
 PLAIN_SECONDS = 10.0
@@ -86,8 +86,8 @@ def changes(before: Status, after: Status) -> list[str]:
         )
     if after.plan_generation != before.plan_generation:
         found.append(
-            f"plan generation {after.plan_generation}: {after.plan.replicas} pods x "
-            f"{after.plan.ranks_per_replica} ranks from step {after.plan.start} ({after.plan.reason})"
+            f"plan generation {after.plan_generation}: {plural(after.plan.replicas, 'pod')} x "
+            f"{plural(after.plan.ranks_per_replica, 'rank')} from step {after.plan.start} ({after.plan.reason})"
         )
     found += _stop_changes(before, after)
     old = {e.epoch for e in before.ledger.epochs}
@@ -121,6 +121,11 @@ def _why(status: Status) -> str:
         return ""
     condition = status.condition(status.state)
     return f": {condition.message}" if condition else ""
+
+
+def plural(number: int, word: str) -> str:
+    """1 resize, 2 resizes."""
+    return f"{number:,} {word}{'' if number == 1 else 's'}"
 
 
 def duration(seconds: float) -> str:
@@ -235,15 +240,17 @@ class LiveDisplay:
         head.append("  ")
         head.append(status.state, style=f"bold {COLORS.get(status.state, 'cyan')}")
         if status.plan_generation:
-            ready = children.ready if children else 0
-            head.append(f"  plan generation {status.plan_generation}, {ready}/{status.plan.replicas} pods ready")
+            head.append(f"  plan generation {status.plan_generation}")
+        if children is not None and not status.terminal:
+            head.append(f", {children.ready}/{children.replicas} pods ready")
+            head.append(f", {len(children.succeeded)} done" if children.succeeded else "")
         counts = status.restarts
         parts = [
-            f"{number} {word}"
+            plural(number, word)
             for number, word in (
-                (counts.failures, "failures"),
-                (counts.disruptions, "disruptions"),
-                (counts.resizes, "resizes"),
+                (counts.failures, "failure"),
+                (counts.disruptions, "disruption"),
+                (counts.resizes, "resize"),
             )
             if number
         ]

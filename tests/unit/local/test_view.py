@@ -48,7 +48,7 @@ def scene() -> Scene:
 def test_changes_are_told_in_words() -> None:
     stop = StopStatus(step=50, reason="Resize", time="", done=False)
     told = changes(Status(), RUNNING)
-    assert told[1] == "plan generation 1: 2 pods x 1 ranks from step 0 ()"
+    assert told[1] == "plan generation 1: 2 pods x 1 rank from step 0 ()"
     assert "4,211 samples, 151 steps an epoch" in told[0]
     assert told[2] == "job is Running"
     assert changes(RUNNING, RUNNING.model_copy(update={"stop": stop})) == [
