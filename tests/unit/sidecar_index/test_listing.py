@@ -38,7 +38,7 @@ def test_a_folder_is_searched_below_and_sorted(tmp_path: Path) -> None:
 
 def test_markers_hidden_and_other_files_are_left_out(tmp_path: Path) -> None:
     touch(tmp_path, "a.parquet", ".b.parquet", "_metadata", "_c.parquet", "_tmp/d.parquet", ".x/e.parquet", "README.md")
-    touch(tmp_path, "_SUCCESS", "empty.parquet", size=0)
+    touch(tmp_path, "_SUCCESS", size=0)
     (tmp_path / "folder.parquet").mkdir()
     os.mkfifo(tmp_path / "pipe.parquet")
     assert names(tmp_path, ".") == ["a.parquet"]
@@ -51,9 +51,16 @@ def test_markers_hidden_and_other_files_are_left_out(tmp_path: Path) -> None:
         "_c.parquet": "hidden or a marker",
         "_SUCCESS": "hidden or a marker",
         "README.md": "not a data file by its name",
-        "empty.parquet": "empty file",
         "pipe.parquet": "not a regular file",
     }
+
+
+def test_an_empty_file_is_no_data_unless_its_name_says_so(tmp_path: Path) -> None:
+    touch(tmp_path, "part-1", size=1)
+    touch(tmp_path, "part-2", size=0)
+    assert names(tmp_path, "part-*") == ["part-1"]
+    touch(tmp_path, "a.parquet", size=0)
+    assert names(tmp_path, ".") == ["a.parquet"]
 
 
 def test_a_dataset_in_a_hidden_folder_is_found(tmp_path: Path) -> None:
