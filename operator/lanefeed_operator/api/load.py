@@ -14,7 +14,7 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from lanefeed_operator.api import rules
-from lanefeed_operator.api.spec import Job
+from lanefeed_operator.api.spec import KIND, Job
 from lanefeed_operator.errors import JobError, Problem
 
 __all__ = ["dump_job", "load_job"]
@@ -38,6 +38,9 @@ def load_job(text: str, path: str | Path = "") -> Job:
     problems = [Problem(_dotted(loc), "is written twice: keep one of them", line) for loc, line in twice]
     job, faults = _validate(document)
     problems += [_problem(error, document, lines) for error in faults]
+    if str(document.get("kind", KIND)) != KIND:
+        # Said even where too much else is wrong for the rules to be checked.
+        problems.append(Problem("kind", f"is {document['kind']!r}: it must be {KIND}", lines.get(("kind",), 0)))
     problems = _unique(problems)
     # What is wrong is taken out, so that the rules are checked in the same run where that is possible.
     checked = job or _validate(_without(document, faults))[0]
