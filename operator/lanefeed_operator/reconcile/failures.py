@@ -102,7 +102,7 @@ def _exhausted(job: Job, children: Children) -> Why:
     return Why(
         "TooManyRestarts",
         f"pod index {index} failed {_count(children.failures, index)} times and spec.maxRestarts is "
-        f"{job.spec.max_restarts}; {how}. Read the log of this pod, mend the trainer, and start the job again: it goes "
+        f"{job.spec.max_restarts}; {how}. Read the log of this pod, mend what it names, and start the job again: it goes "
         "on from the last commit",
     )
 

@@ -35,7 +35,11 @@ def main(argv: Sequence[str]) -> int:
         try:
             _write(args.out, manifest_codec.encode(result.manifest))
         except OSError as error:
-            print(f"ConfigError: --out {args.out} cannot be written: {error.strerror}", file=sys.stderr)
+            print(
+                f"ConfigError: --out {args.out} cannot be written: {error.strerror}; make room there, or name another "
+                "folder",
+                file=sys.stderr,
+            )
             return 2
     print(json.dumps(_document(result)) if args.json else _text(result))
     return 0
