@@ -191,7 +191,7 @@ class GrpcFeed:
         while True:
             session = self._wait_session(commit.stop, end, seconds)
             try:
-                reply = session.commit(commit, self._target.plan_generation, max(0.1, end - time.monotonic()))
+                reply = self._commit(session, commit, end)
             except grpc.RpcError as error:
                 final = fatal(error)
                 with self._changed:
@@ -204,6 +204,16 @@ class GrpcFeed:
             if not reply.accepted:
                 raise CommitRefused(reply.reason or f"the commit of step {commit.stop} was refused")
             return
+
+    def _commit(self, session: Session, commit: pb.RankCommit, end: float) -> pb.CommitReply:
+        """One try, with a word every 10 seconds."""
+        future = session.commit(commit, self._target.plan_generation, max(0.1, end - time.monotonic()))
+        while True:
+            try:
+                reply: pb.CommitReply = future.result(timeout=WORD_SECONDS)
+                return reply
+            except grpc.FutureTimeoutError:
+                log.warning("waiting for the sidecar to take the commit of step %d: it does not answer", commit.stop)
 
     def _wait_session(self, step: int, end: float, seconds: float) -> Session:
         with self._changed:
@@ -265,7 +275,7 @@ class _Patience:
         if self._end is not None and now >= self._end:
             raise AttachTimeout(
                 f"no sidecar answered within {self._target.attach_seconds:g} s: {word}. Look at the sidecar's log; "
-                " attach_timeout= or LANEFEED_ATTACH_SECONDS sets how long to wait"
+                "attach_timeout= or LANEFEED_ATTACH_SECONDS sets how long to wait"
             )
         if now - self._said >= WORD_SECONDS:
             self._said = now

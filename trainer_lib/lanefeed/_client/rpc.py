@@ -84,4 +84,8 @@ def fatal(error: grpc.RpcError) -> LanefeedError | None:
 def explain(error: grpc.RpcError) -> str:
     """A failed call for a message, one line."""
     call: Any = error
-    return f"{call.code().name}: {(call.details() or 'no details').splitlines()[0]}"
+    details = (call.details() or "no details").splitlines()[0]
+    if "Connection refused" in details:
+        # gRPC names the address three times over.
+        details = "connection refused: nobody listens on its socket"
+    return f"{call.code().name}: {details}"

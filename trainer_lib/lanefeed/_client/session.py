@@ -86,11 +86,10 @@ class Session:
                 self._flushed.set()
                 return
 
-    def commit(self, commit: pb.RankCommit, plan_generation: int, seconds: float) -> pb.CommitReply:
-        """One try. Raises grpc.RpcError."""
+    def commit(self, commit: pb.RankCommit, plan_generation: int, seconds: float) -> Any:
+        """One try: a future of the CommitReply."""
         request = pb.CommitRequest(session=self.id, rank=self._rank, plan_generation=plan_generation, commit=commit)
-        reply: pb.CommitReply = self._stub.Commit(request, timeout=seconds, metadata=self._metadata)
-        return reply
+        return self._stub.Commit.future(request, timeout=seconds, metadata=self._metadata)
 
     def finish(self, leases: Leases) -> None:
         """Send a last progress, then close; waits for it `FLUSH_SECONDS` at most."""

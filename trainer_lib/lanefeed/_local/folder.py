@@ -21,6 +21,10 @@ log = logging.getLogger("lanefeed")
 
 #: Run folders of `lanefeed.open` begin with this.
 PREFIX = "lanefeed-open-"
+#: Indexing a large dataset takes minutes.
+START_LOCK_SECONDS = 700.0
+#: A line says what is waited for this often.
+WORD_SECONDS = 10.0
 _USERS = "users.lock"
 _PID = "sidecar.pid"
 
@@ -91,6 +95,7 @@ class RunFolder:
                 self.path.mkdir(mode=0o750, parents=True, exist_ok=True)
                 fd = _lock(self.path / _USERS, fcntl.LOCK_SH)
             except FileNotFoundError:
+                time.sleep(0.01)
                 continue  # its last user removed it this moment: make it anew
             except OSError as error:
                 raise LanefeedError(f"cannot make the run folder {self.path}: {error.strerror}") from error
@@ -100,7 +105,10 @@ class RunFolder:
             if fd is not None:
                 os.close(fd)
             time.sleep(0.05)
-        raise LanefeedError(f"cannot lock {self.path / _USERS}: another process is removing the folder again and again")
+        raise LanefeedError(
+            f"cannot make and lock {self.path / _USERS}: nothing can be written there, or another process removes the "
+            f"folder again and again; set {ENV_SHM_ROOT} to a writable tmpfs folder"
+        )
 
     def _same(self, fd: int) -> bool:
         """Whether the locked file is still the folder's: it may have been removed between open and lock."""
@@ -152,15 +160,22 @@ class StartLock:
 
     def __enter__(self) -> None:
         self._fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
-        end = time.monotonic() + 600.0
+        end, said = time.monotonic() + START_LOCK_SECONDS, time.monotonic()
         while True:
             try:
                 fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 return
             except BlockingIOError:
-                if time.monotonic() > end:
+                now = time.monotonic()
+                if now > end:
                     os.close(self._fd)
-                    raise LanefeedError(f"waited 600 s for another rank to start the sidecar ({self._path})") from None
+                    raise LanefeedError(
+                        f"waited {START_LOCK_SECONDS:g} s for another rank to index the data and start the sidecar "
+                        f"({self._path})"
+                    ) from None
+                if now - said >= WORD_SECONDS:
+                    said = now
+                    log.warning("waiting for another rank to index the data and start the sidecar (%s)", self._path)
                 time.sleep(0.02)
 
     def __exit__(self, *_: object) -> None:
