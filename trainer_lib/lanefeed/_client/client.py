@@ -18,10 +18,11 @@ import grpc
 from lanefeed._arena.leases import Leases
 from lanefeed._arena.mapping import Arena
 from lanefeed._client.feed import Commit, End, Event, Failed, FrameCame, Hello, Reporter, StopAt
+from lanefeed._client.patience import BACKOFF, WORD_SECONDS, Patience
 from lanefeed._client.rpc import NotReady, explain, fatal
 from lanefeed._client.session import Session, to_commit
 from lanefeed._version import VERSION
-from lanefeed.errors import AttachTimeout, AuthError, CommitRefused, LanefeedError, SidecarError, SidecarLost, by_kind
+from lanefeed.errors import AuthError, CommitRefused, LanefeedError, SidecarError, SidecarLost, by_kind
 from lanefeed_core.proto import lanefeed_pb2 as pb
 from lanefeed_core.wire import PROTOCOL_VERSION
 
@@ -29,10 +30,6 @@ __all__ = ["GrpcFeed", "Target"]
 
 log = logging.getLogger("lanefeed")
 
-#: A line says what is waited for this often.
-WORD_SECONDS = 10.0
-#: Pauses between two tries to attach; the last one repeats.
-_BACKOFF = (0.02, 0.05, 0.1, 0.2, 0.5)
 #: A token is read again this often before it is believed to be wrong: a new sidecar may just be writing its own.
 _AUTH_TRIES = 4
 
@@ -134,7 +131,7 @@ class GrpcFeed:
         request.rank, request.world = target.rank, target.world
         request.plan_generation, request.pid, request.version = target.plan_generation, os.getpid(), VERSION
         # A life's own reconnect has no deadline of its own: whoever waits has one. Its `closing` ends it.
-        patience = _Patience(target, forever=closing is not None)
+        patience = Patience(target, forever=closing is not None)
         closing = closing or threading.Event()
         while True:
             request.session = self._last_session
@@ -150,7 +147,7 @@ class GrpcFeed:
                     raise
                 patience.pause("the sidecar refused the token", closing)
 
-    def _try(self, request: pb.AttachRequest, patience: "_Patience", closing: threading.Event) -> tuple[Session, Hello]:
+    def _try(self, request: pb.AttachRequest, patience: Patience, closing: threading.Event) -> tuple[Session, Hello]:
         folder = self._target.folder()
         session = Session(folder, self._target.rank)
         kept = False
@@ -199,19 +196,23 @@ class GrpcFeed:
                 if final is not None and same:
                     raise final from None
                 self._word = f"commit of step {commit.stop}: {explain(error)}"
-                time.sleep(_BACKOFF[1])
+                time.sleep(BACKOFF[1])
+                continue
+            if reply is None:
                 continue
             if not reply.accepted:
                 raise CommitRefused(reply.reason or f"the commit of step {commit.stop} was refused")
             return
 
-    def _commit(self, session: Session, commit: pb.RankCommit, end: float) -> pb.CommitReply:
-        """One try, with a word every 10 seconds."""
+    def _commit(self, session: Session, commit: pb.RankCommit, end: float) -> pb.CommitReply | None:
+        """One try, with a word every 10 seconds; None where the session was closed meanwhile."""
         future = session.commit(commit, self._target.plan_generation, max(0.1, end - time.monotonic()))
         while True:
             try:
                 reply: pb.CommitReply = future.result(timeout=WORD_SECONDS)
                 return reply
+            except grpc.FutureCancelledError:
+                return None
             except grpc.FutureTimeoutError:
                 log.warning("waiting for the sidecar to take the commit of step %d: it does not answer", commit.stop)
 
@@ -255,41 +256,6 @@ class GrpcFeed:
         self._end_life()
 
 
-class _Patience:
-    """How long an attach may take, and the word every 10 seconds on what it waits for."""
-
-    def __init__(self, target: Target, *, forever: bool) -> None:
-        self._target = target
-        self._began = self._said = time.monotonic()
-        self._end = None if forever else self._began + target.attach_seconds
-        self.tries = 0
-
-    @property
-    def left(self) -> float:
-        """Seconds that one call may take."""
-        return 60.0 if self._end is None else max(0.05, self._end - time.monotonic())
-
-    def say(self, word: str) -> None:
-        """Log the word if it is time; raise AttachTimeout if the time is over."""
-        now = time.monotonic()
-        if self._end is not None and now >= self._end:
-            raise AttachTimeout(
-                f"no sidecar answered within {self._target.attach_seconds:g} s: {word}. Look at the sidecar's log; "
-                "attach_timeout= or LANEFEED_ATTACH_SECONDS sets how long to wait"
-            )
-        if now - self._said >= WORD_SECONDS:
-            self._said = now
-            log.warning("rank %d waits for its sidecar since %.0f s: %s", self._target.rank, now - self._began, word)
-
-    def pause(self, word: str, closing: threading.Event) -> None:
-        """Wait for the next try. Raises NotReady if the loader is closed meanwhile."""
-        self.say(word)
-        pause = _BACKOFF[min(self.tries, len(_BACKOFF) - 1)]
-        self.tries += 1
-        if closing.wait(pause):
-            raise SidecarLost("the loader was closed")
-
-
 class _Life:
     """From one `start` to the next, or to the end: sessions one after another, one thread."""
 
@@ -315,7 +281,7 @@ class _Life:
             barren = 0
             while not self._closing.is_set():
                 barren = 0 if self._read_session() else barren + 1
-                if not self._closing.wait(_BACKOFF[min(barren, len(_BACKOFF) - 1)]):
+                if not self._closing.wait(BACKOFF[min(barren, len(BACKOFF) - 1)]):
                     self._reattach()
         except LanefeedError as error:
             self._fail(error)
