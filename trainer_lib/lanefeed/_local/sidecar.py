@@ -40,6 +40,9 @@ PLAN_GENERATION = 1
 #: A sidecar that dies more often than this is not started again.
 MAX_RESTARTS = 10
 START_SECONDS = 60.0
+INDEX_SECONDS = 600.0
+#: A line says what is waited for this often.
+WORD_SECONDS = 10.0
 STOP_SECONDS = 8.0
 
 _open_keys: list[str] = []
@@ -213,12 +216,7 @@ class LocalSidecar:
             command = [sys.executable, "-m", "lanefeed_sidecar", "index", "--out", str(path), "--base", dataset.base]
             if dataset.columns:
                 command += ["--columns", ",".join(dataset.columns)]
-            done = subprocess.run(
-                [*command, "--", *dataset.uris], stdin=subprocess.DEVNULL, capture_output=True, check=False
-            )
-            if done.returncode:
-                lines = done.stderr.decode(errors="replace").strip().splitlines()
-                raise _error(lines[-1] if lines else f"the indexer ended with code {done.returncode}")
+            _run_indexer([*command, "--", *dataset.uris], f"the footers of {', '.join(dataset.uris)}")
         try:
             return manifest_codec.decode(path.read_bytes())
         except CoreError as error:
@@ -281,6 +279,8 @@ def _end(folder: RunFolder, process: "subprocess.Popen[bytes] | None") -> None:
             return
         try:
             os.kill(pid, sign)
+            # One that was stopped would not hear of it.
+            os.kill(pid, signal.SIGCONT)
         except ProcessLookupError:
             return
         while time.monotonic() < end:
@@ -290,6 +290,33 @@ def _end(folder: RunFolder, process: "subprocess.Popen[bytes] | None") -> None:
                 return
             time.sleep(0.01)
         end = time.monotonic() + STOP_SECONDS
+
+
+def _run_indexer(command: list[str], what: str) -> None:
+    """Run it to its end, with a word every 10 seconds. Raises the error that its last line names."""
+    began = time.monotonic()
+    with subprocess.Popen(
+        command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
+    ) as process:
+        while True:
+            try:
+                _, stderr = process.communicate(timeout=WORD_SECONDS)
+                break
+            except subprocess.TimeoutExpired:
+                taken = time.monotonic() - began
+                if taken > INDEX_SECONDS:
+                    process.kill()
+                    raise SidecarError(
+                        f"reading {what} took longer than {INDEX_SECONDS:g} s: is the storage there? Run `lanefeed "
+                        "index` on them to see"
+                    ) from None
+                log.warning("reading %s since %.0f s", what, taken)
+            except BaseException:
+                process.kill()
+                raise
+    if process.returncode:
+        lines = stderr.decode(errors="replace").strip().splitlines()
+        raise _error(lines[-1] if lines else f"the indexer ended with code {process.returncode}")
 
 
 def _last_line(path: Path) -> str:
