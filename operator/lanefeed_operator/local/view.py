@@ -84,6 +84,7 @@ def changes(before: Status, after: Status) -> list[str]:
             f"dataset {s.manifest[:8]}: {s.rows:,} samples, {s.steps_per_epoch:,} steps an epoch, {s.lanes} lanes, "
             f"windows of {s.window:,} rows"
         )
+    found += [f"quarantined: {entry}" for entry in after.quarantined if entry not in before.quarantined]
     if after.plan_generation != before.plan_generation:
         found.append(
             f"plan generation {after.plan_generation}: {plural(after.plan.replicas, 'pod')} x "
