@@ -1,5 +1,8 @@
 """A whole world of ranks in one process: real loaders over real sidecars, read in lockstep, for tests of resizing."""
 
+import os
+import shutil
+import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -27,9 +30,13 @@ def make_rows(folder: Path, shards: Sequence[int], *, row_group: int = 50, width
 @contextmanager
 def world(uri: Path, size: int, state: dict[str, Any] | None = None, **options: Any) -> Iterator[list[lanefeed.Loader]]:
     """`size` ranks' loaders over one shared sidecar; all of them load `state`, if there is one."""
+    run_dir = Path(os.environ["LANEFEED_SHM_ROOT"]) / f"world-{uuid.uuid4().hex[:8]}"
     with ExitStack() as stack:
+        stack.callback(shutil.rmtree, run_dir, ignore_errors=True)
         loaders = [
-            stack.enter_context(lanefeed.open(str(uri), rank=rank, world=size, tensors="numpy", **options))
+            stack.enter_context(
+                lanefeed.open(str(uri), rank=rank, world=size, tensors="numpy", run_dir=run_dir, **options)
+            )
             for rank in range(size)
         ]
         if state is not None:

@@ -29,7 +29,7 @@ class Place:
     #: Number of the group of ranks that share a machine.
     pod: int = 0
     #: The processes started together have one parent that outlives them (torchrun).
-    elastic: bool = False
+    together: bool = False
 
 
 def place(rank: int | None = None, world: int | None = None, env: Mapping[str, str] = os.environ) -> Place:
@@ -47,7 +47,7 @@ def place(rank: int | None = None, world: int | None = None, env: Mapping[str, s
             local_world=local_world,
             local_rank=_number(env, "LOCAL_RANK", 0),
             pod=_number(env, "GROUP_RANK", rank // max(1, local_world)),
-            elastic="TORCHELASTIC_RUN_ID" in env,
+            together=local_world > 1 or "TORCHELASTIC_RUN_ID" in env,
         )
         return _checked(found, "RANK and WORLD_SIZE")
     index, size = _number(env, wire.ENV_POD_INDEX, 0), _number(env, wire.ENV_WORLD, 1)

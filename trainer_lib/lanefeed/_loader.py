@@ -16,7 +16,7 @@ from lanefeed._client.feed import Commit, Feed, Hello
 from lanefeed._commits import Commits
 from lanefeed._stats import Stats
 from lanefeed._stream import Stream
-from lanefeed.errors import ForkError, NotConnected, UsageError, from_core
+from lanefeed.errors import ForkError, NotConnected, PlanMismatch, UsageError, from_core
 from lanefeed_core.cursor import Cursor, Part, SavedState
 from lanefeed_core.errors import CoreError
 
@@ -40,14 +40,21 @@ class Loader:
         *,
         rank: int,
         world: int,
-        adopt: Callable[[SavedState], None] | None = None,
+        adopt: Callable[[SavedState], bool] | None = None,
+        reset: Callable[[], bool] | None = None,
         release: Callable[[], None] | None = None,
     ) -> None:
-        """Called by `connect`, `open` and `lanefeed.testing`. `adopt` is told of a state before it is used."""
+        """Called by `connect`, `open` and `lanefeed.testing`.
+
+        `adopt` is told of a state before it is used, and says whether the stream is another one now. `reset` ends a
+        sidecar of one's own that refuses a state because of what this process had read before, and says whether it
+        did. `release` is called at the end.
+        """
         self._feed = feed
         self._stream = stream
         self._commits = Commits(feed, stream, rank)
         self._adopt = adopt
+        self._reset = reset
         #: Data-parallel rank and number of ranks.
         self.rank = rank
         self.world = world
@@ -192,8 +199,8 @@ class Loader:
             saved = SavedState.from_dict(state)
         except CoreError as error:
             raise from_core(error) from None
-        if self._adopt is not None:
-            self._adopt(saved)
+        if self._adopt is not None and self._adopt(saved):
+            self._hello = None
         if self._hello is not None:
             self._check_state(saved)
         self._state = saved
@@ -277,7 +284,13 @@ class Loader:
             return
         if self._hello is not None and self._state is not None:
             self._check_state(self._state)
-        hello = self._stream.start(json.dumps(self._state.to_dict()) if self._state else "")
+        text = json.dumps(self._state.to_dict()) if self._state else ""
+        try:
+            hello = self._stream.start(text)
+        except PlanMismatch:
+            if self._reset is None or not self._reset():
+                raise
+            hello = self._stream.start(text)
         self._know(hello)
         self._started = True
         if self._state is None and hello.start == 0 and hello.last_commit is not None and hello.last_commit.step:

@@ -68,9 +68,10 @@ def make_loader(
     copier: FrameCopier | None = None,
     stall_seconds: float = STALL_SECONDS,
     lookahead: str = "auto",
-    adopt: Callable[[SavedState], None] | None = None,
+    adopt: Callable[[SavedState], bool] | None = None,
+    reset: Callable[[], bool] | None = None,
     release: Callable[[], None] | None = None,
 ) -> Loader:
     """A loader over a feed."""
     stream = Stream(feed, world=world, wrap=wrap, copier=copier, stall_seconds=stall_seconds, lookahead=lookahead)
-    return Loader(feed, stream, rank=rank, world=world, adopt=adopt, release=release)
+    return Loader(feed, stream, rank=rank, world=world, adopt=adopt, reset=reset, release=release)

@@ -3,6 +3,7 @@
 import operator
 import os
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -58,7 +59,8 @@ def open(  # noqa: A001 - lanefeed.open reads as it should
         columns: those to read (all).
         uneven: allow world sizes that do not divide the global batch.
         decode_threads, read_ahead_bytes, slots, slot_bytes: sizes of the sidecar; 0 lets it choose.
-        run_dir: a tmpfs folder to use instead of one made under LANEFEED_SHM_ROOT (/dev/shm).
+        run_dir: a tmpfs folder to use instead of one made under LANEFEED_SHM_ROOT (/dev/shm). With `rank` and `world`
+            all ranks are on this machine and name the same folder: they share its sidecar.
         rank, world, device, tensors, lookahead, attach_timeout, stall_timeout: as for `connect`.
 
     Raises UsageError for arguments that do not fit together; when the loader is used, DataError for files that cannot
@@ -81,6 +83,8 @@ def open(  # noqa: A001 - lanefeed.open reads as it should
         slot_bytes=(slot_bytes, 0),
     )
     place = _env.place(rank, world)
+    if run_dir is not None and rank is not None:
+        place = replace(place, pod=0, local_world=place.world, local_rank=place.rank)
     wrap = wrapper(tensors)
     copier = copier_for(device, wrap)
     dataset = Dataset(
@@ -118,6 +122,7 @@ def open(  # noqa: A001 - lanefeed.open reads as it should
         stall_seconds=stall_timeout,
         lookahead=lookahead,
         adopt=sidecar.adopt,
+        reset=sidecar.reset,
         release=sidecar.release,
     )
 

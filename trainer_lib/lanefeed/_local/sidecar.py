@@ -47,6 +47,8 @@ STOP_SECONDS = 8.0
 
 _open_keys: list[str] = []
 _keys_lock = threading.Lock()
+#: Sidecars that this process has started and let go of.
+_children: "list[subprocess.Popen[bytes]]" = []
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,23 +103,29 @@ class LocalSidecar:
             folder = self._folder = self._folder or self._join()
             if self._process is not None and self._process.poll() is None:
                 return folder.path
-            if folder.has_sidecar():
-                return folder.path
-            with folder.starting():
-                if not folder.has_sidecar():
-                    self._start(folder)
+            if not folder.has_sidecar():
+                with folder.starting():
+                    if not folder.has_sidecar():
+                        self._start(folder)
+            if self._resolved is None:
+                self._resolved = _spec_in(folder.path)
             return folder.path
 
-    def adopt(self, state: SavedState) -> None:
-        """Lanes and window that nobody gave come from a state that is to be loaded: its order is theirs."""
+    def adopt(self, state: SavedState) -> bool:
+        """Lanes and window that nobody gave come from a state that is to be loaded: its order is theirs.
+
+        True where a sidecar with others was running: it is left.
+        """
         with self._lock:
             if self._dataset.lanes is None:
                 self._lanes = state.spec.lanes
             if self._dataset.window is None:
                 self._window = state.spec.window
             now = self._resolved
-            if now is not None and (now.lanes, now.window) != (self._lanes or now.lanes, self._window or now.window):
-                self.release()
+            if now is None or (now.lanes, now.window) == (self._lanes or now.lanes, self._window or now.window):
+                return False
+            self.release()
+            return True
 
     def release(self) -> None:
         """Leave the run folder; the last one ends the sidecar and removes the folder."""
@@ -130,15 +138,23 @@ class LocalSidecar:
             self._resolved = None
             last = folder.leave()
             process, self._process = self._process, None
-            if last:
-                _end(folder, process)
-                if self._given_dir is None:
-                    folder.remove()
+            if process is not None:
+                _children.append(process)
+            _reap(_end(folder) if last else 0)
+            if last and self._given_dir is None:
+                folder.remove()
+
+    def reset(self) -> bool:
+        """End the sidecar, so that the next one begins anew; False where other ranks share it."""
+        if self._place.local_world > 1:
+            return False
+        self.release()
+        return True
 
     # ---- the run folder ----------------------------------------------------------------------------------------
 
     def _join(self) -> RunFolder:
-        shared = self._place.local_world > 1 or self._place.elastic
+        shared = self._place.together
         identity = {
             "dataset": asdict(self._dataset),
             "lanes": self._lanes,
@@ -250,7 +266,6 @@ class LocalSidecar:
         except CoreError as error:
             raise from_core(error) from None
         self._resolved = spec
-        shared = place.local_world > 1 or place.elastic
         return PodConfig(
             job=f"open-{self._key}",
             job_uid=self._key,
@@ -266,30 +281,50 @@ class LocalSidecar:
             decode_threads=dataset.decode_threads,
             slots=dataset.slots,
             slot_bytes=dataset.slot_bytes,
-            owner_pid=os.getppid() if shared else os.getpid(),
+            # torchrun's agent outlives its workers. Otherwise the one who starts the sidecar: where others share it and
+            # go on without that one, they start it again.
+            owner_pid=os.getppid() if place.together else os.getpid(),
         )
 
 
-def _end(folder: RunFolder, process: "subprocess.Popen[bytes] | None") -> None:
-    """End the folder's sidecar, ours or one that another rank has started."""
-    end = time.monotonic() + STOP_SECONDS
-    pid = process.pid if process is not None and process.poll() is None else folder.sidecar_pid()
+def _end(folder: RunFolder) -> int:
+    """End the folder's sidecar, whoever has started it; its pid, 0 if there was none."""
+    ended = 0
     for sign in (signal.SIGTERM, signal.SIGKILL):
+        pid = folder.sidecar_pid()
         if not pid:
-            return
+            break
         try:
             os.kill(pid, sign)
             # One that was stopped would not hear of it.
             os.kill(pid, signal.SIGCONT)
         except ProcessLookupError:
-            return
-        while time.monotonic() < end:
-            if process is not None and process.poll() is not None:
-                return
-            if process is None and not folder.has_sidecar():
-                return
-            time.sleep(0.01)
+            break
+        ended = pid
         end = time.monotonic() + STOP_SECONDS
+        while folder.has_sidecar() and time.monotonic() < end:
+            time.sleep(0.01)
+    return ended
+
+
+def _reap(pid: int) -> None:
+    """Collect the sidecars that this process has started and that have ended; `pid` is ending just now."""
+    for process in list(_children):
+        if process.pid == pid:
+            try:
+                process.wait(timeout=STOP_SECONDS)
+            except subprocess.TimeoutExpired:
+                process.kill()
+        if process.poll() is not None:
+            _children.remove(process)
+
+
+def _spec_in(run_dir: Path) -> StreamSpec | None:
+    """The stream of a sidecar that another rank has started."""
+    try:
+        return PodConfig.from_json((run_dir / "pod.json").read_text()).spec
+    except (OSError, CoreError):
+        return None
 
 
 def _run_indexer(command: list[str], what: str) -> None:
