@@ -23,6 +23,9 @@ __all__ = ["main", "serve"]
 
 log = logging.getLogger(__name__)
 
+#: Milliseconds after which memory that decoding has freed goes back to the kernel.
+PURGE_MS = "2000"
+
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command; the exit code."""
@@ -61,6 +64,9 @@ def serve(arguments: Sequence[str], make_engine: EngineFactory) -> int:
 
 
 def _engine(config: PodConfig, manifest: Manifest, stats: Stats) -> FeedEngine:
+    # Arrow's allocator gives freed pages back after 10 ms and takes them again for the next row group: 6 % of all CPU
+    # goes into clearing them. It reads this when pyarrow is loaded.
+    os.environ.setdefault("MIMALLOC_PURGE_DELAY", PURGE_MS)
     # Here, so that pyarrow is loaded after a wrong configuration has been refused.
     from lanefeed_sidecar.pipeline.engine import Engine
 

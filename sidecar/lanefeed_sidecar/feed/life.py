@@ -94,7 +94,7 @@ class Life:
                 self._slots.publish(local)
                 self._slots.lease(local)
                 self._arena.mark(local + self._base, SlotState.LEASED)
-        for local in range(len(self._slots)):
+        for local in reversed(range(len(self._slots))):
             if self._slots[local] == SlotState.FILLING:
                 self._slots.abort(local)
 
@@ -172,7 +172,7 @@ class Life:
             finally:
                 if message.released:
                     self._cond.notify_all()
-            # A step that was never sent cannot be consumed: the message is of the trainer's position before it attached.
+            # A step that was never sent cannot be consumed: the message tells where the trainer was before it attached.
             if message.consumed <= max(self.delivered, self.start):
                 self.consumed = message.consumed
             self.wait_seconds = _grown(self.wait_seconds, message.wait_seconds)

@@ -9,6 +9,7 @@ import time
 from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,8 +46,7 @@ class Shape:
         return replace(self, steps=steps)
 
 
-@dataclass(frozen=True, slots=True)
-class Copy:
+class Copy(NamedTuple):
     """Window rows to frame rows: steps [step, step + steps), rank rows [at, at + rows).
 
     Step k of it begins at window row first + k * stride.
@@ -79,12 +79,12 @@ def _lane_copies(lanes: Lanes, part: LaneSlice, shape: Shape) -> Iterator[Copy]:
     if lanes.is_last_short(shape.step):
         yield from _short_copies(lanes, part, shape)
         return
-    k = 0
+    k, rows = 0, part.stop - part.start
     while k < shape.steps:
         at = place(lanes, part.lane, shape.epoch, (shape.step + k) * share)
         whole = min(at.room // share, shape.steps - k)
         if whole:
-            yield Copy(at.key, at.row + part.start, share, k, whole, part.at, part.stop - part.start)
+            yield Copy(at.key, at.row + part.start, share, k, whole, part.at, rows)
             k += whole
         else:
             yield from _row_copies(lanes, part, shape, k, (shape.step + k) * share, part.start, part.stop)
@@ -216,6 +216,8 @@ def _fill(
 
 
 def _clip(copies: list[Copy], steps: int) -> list[Copy]:
+    if all(c.step + c.steps <= steps for c in copies):
+        return copies
     return [
         Copy(c.key, c.first, c.stride, c.step, min(c.steps, steps - c.step), c.at, c.rows)
         for c in copies
@@ -236,9 +238,9 @@ def _copy_rows(out: NDArray[np.generic], source: NDArray[np.generic], copy: Copy
     target[...] = np.ndarray(shape, source.dtype, source, copy.first * source.strides[0], strides)
 
 
-def _words(array: NDArray[np.generic], *lead: int) -> NDArray[np.generic]:
+def _words(array: NDArray[np.generic], column: Column, *lead: int) -> NDArray[np.generic]:
     """The same memory as rows of 64-bit words, [*lead, words]: NumPy moves strided rows of them quicker."""
-    return array.reshape(*lead, -1).view(np.uint64)
+    return array.reshape(*lead, column.row_bytes // column.itemsize).view(np.uint64)
 
 
 def _mask(shape: Shape, copies: list[Copy], cursor: _Cursor) -> tuple[int, NDArray[np.bool_] | None]:
@@ -267,12 +269,11 @@ def _column(
         offset, raw = cursor.block(column.row_bytes * steps * rows)
         wide = bool(column.shape) and column.row_bytes % 8 == 0 and column.row_bytes > 0
         out = raw.view(column.dtype).reshape(steps, rows, *column.shape)
+        if wide:
+            out = _words(out, column, steps, rows)
         for copy in copies:
             source = windows[copy.key].columns[index].values
-            if wide:
-                _copy_rows(_words(out, steps, rows), _words(source, len(source)), copy)
-            else:
-                _copy_rows(out, source, copy)
+            _copy_rows(out, _words(source, column, len(source)) if wide else source, copy)
         block = Block(offset)
     if column.nullable:
         block = replace(block, validity=_validity_block(index, shape, copies, windows, cursor))
