@@ -105,13 +105,13 @@ class _ParquetReader:
     """One Parquet file, page checksums verified where the file has them.
 
     Read, not mapped: decoding is as fast, no page of the file counts as this process's memory, and a file that is cut
-    short under us is an error instead of a SIGBUS.
+    short under us is an error instead of a SIGBUS. Not pre-buffered: an open reader would keep a row group's bytes.
     """
 
     def __init__(self, path: str, row_groups: tuple[int, ...], columns: tuple[Column, ...]) -> None:
         self._path = path
         self._rows = row_groups
-        self._file = pq.ParquetFile(path, memory_map=False, page_checksum_verification=True)
+        self._file = pq.ParquetFile(path, memory_map=False, pre_buffer=False, page_checksum_verification=True)
         try:
             self._columns = _Columns(self._file.schema_arrow, columns)
         except ConvertError:
