@@ -50,6 +50,10 @@ def main() -> None:
         Console(stderr=True).print("[bold red]error:[/] ", end="", highlight=False)
         sys.stderr.write(f"{error}\n")
         sys.exit(2)
+    except OSError as error:
+        # A full disk, a folder that may not be written: nothing that a trace would explain better.
+        sys.stderr.write(f"error: {error}\n")
+        sys.exit(1)
     except KeyboardInterrupt:
         sys.exit(130)
 

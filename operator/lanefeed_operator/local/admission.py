@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from lanefeed_operator.api.load import load_job
 from lanefeed_operator.api.spec import Job, Spec
-from lanefeed_operator.api.status import Status
+from lanefeed_operator.api.status import Status, StreamStatus
 from lanefeed_operator.local.errors import LocalError
 from lanefeed_operator.local.store import APPLIED_REPLICAS, FOLDER, JobStore
 from lanefeed_operator.reconcile.plan_policy import misfit
@@ -59,6 +59,8 @@ def admit(store: JobStore, wanted: Job, *, replicas: int | None) -> tuple[Job, S
     size = store.wanted_replicas() or wanted.spec.replicas
     spec = wanted.spec.model_copy(update={"replicas": size})
     status = _again(stored.status or Status()) if stored else Status()
+    if stored and status.stream:
+        _check_frozen(stored.spec, spec, status.stream)
     problem = misfit(wanted.model_copy(update={"spec": spec}), size)
     if problem and not status.plan_generation:
         raise LocalError(problem)
@@ -69,6 +71,28 @@ def admit(store: JobStore, wanted: Job, *, replicas: int | None) -> tuple[Job, S
         }
     )
     return wanted.model_copy(update={"metadata": meta, "spec": spec, "status": None}), status
+
+
+def _check_frozen(old: Spec, new: Spec, stream: StreamStatus) -> None:
+    """What the order of samples and the end of the job depend on was fixed when the job began."""
+    pairs: dict[str, tuple[object, object]] = {
+        "shuffle.seed": (stream.seed, new.shuffle.seed),
+        "shuffle.enabled": (stream.shuffle, new.shuffle.enabled),
+        "shuffle.window": (stream.window, new.shuffle.window or stream.window),
+        "batching.globalBatchSize": (stream.global_batch_size, new.batching.global_batch_size),
+        "batching.lanes": (stream.lanes, new.batching.lanes or stream.lanes),
+        "batching.lastBatch": (stream.last_batch, new.batching.last_batch.value),
+        "epochBoundary": (stream.boundary, new.epoch_boundary.value),
+        "epochs": (old.epochs, new.epochs),
+        "maxSteps": (old.max_steps, new.max_steps),
+        "data.columns": (old.data.columns, new.data.columns),
+    }
+    for field, (before, after) in pairs.items():
+        if before != after:
+            raise LocalError(
+                f"spec.{field} was {before!r} when the job began and is {after!r} now: it is fixed for the job's life; "
+                f"set it back to {before!r}, or begin anew with `lanefeed run --fresh`"
+            )
 
 
 def _generation(stored: Job | None, spec: Spec) -> int:

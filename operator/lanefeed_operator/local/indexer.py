@@ -13,6 +13,7 @@ from lanefeed_core import manifest_codec
 from lanefeed_core.errors import ManifestError
 from lanefeed_core.manifest import Manifest
 from lanefeed_operator.api.spec import Job
+from lanefeed_operator.local import procs
 from lanefeed_operator.local.errors import DatasetChanged, LocalError
 from lanefeed_operator.local.store import FOLDER
 from lanefeed_operator.reconcile.types import ManifestInfo
@@ -72,6 +73,9 @@ class Indexer:
                 stdout=subprocess.DEVNULL,
                 stderr=errors,
                 start_new_session=True,
+                # An orphan of a killed runner must not replace a manifest that the next one has frozen. Only a
+                # system call runs between fork and exec.
+                preexec_fn=procs.die_with_parent,
             )
 
     def poll(self) -> ManifestInfo | None:

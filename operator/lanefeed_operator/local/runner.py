@@ -90,6 +90,11 @@ class Runner:
         if self.status.stream is not None:
             self.manifest = read_manifest(self.store.manifest_file)
             self.info = info_of(self.manifest)
+            if self.info.digest != self.status.stream.manifest:
+                raise LocalError(
+                    f"{self.store.manifest_file} has digest {self.info.digest} and the job is bound to "
+                    f"{self.status.stream.manifest}: restore it, or begin anew with `lanefeed run --fresh`"
+                )
             self._ensure_coordinator()
         for generation, replicas in children.stored(self.store.pods).items():
             self.jobs[generation] = self._indexed_job(generation, replicas)

@@ -96,8 +96,20 @@ def changes(before: Status, after: Status) -> list[str]:
         if e.epoch not in old:
             word = "proven" if e.verified else "NOT proven"
             found.append(f"epoch {e.epoch} {word}: {e.samples:,} samples, digest {e.digest or '-'}")
+    found += _troubles(before, after)
     if after.state != before.state:
         found.append(f"job is {after.state}{_why(after)}")
+    return found
+
+
+def _troubles(before: Status, after: Status) -> list[str]:
+    """Conditions that turned bad, or say something else now; their messages say what to do."""
+    found = []
+    for kind, bad in (("SpecValid", "False"), ("DatasetReady", "False"), ("Degraded", "True")):
+        new, old = after.condition(kind), before.condition(kind)
+        told = old is not None and (old.status, old.message) == (bad, new.message if new else "")
+        if new is not None and new.status == bad and not told:
+            found.append(f"{new.reason}: {new.message}")
     return found
 
 

@@ -251,6 +251,25 @@ def test_plan_and_index_work_before_the_job_ever_ran(job: LocalJob) -> None:
     assert (bad.returncode, "this job has epochs 0 to 1" in bad.stderr) == (2, True)
 
 
+def test_torchrun_gives_each_pod_the_ranks_of_its_plan(job: LocalJob) -> None:
+    program = (
+        "import os, torch, torch.distributed as dist\n"
+        "dist.init_process_group('gloo')\n"
+        "seen = torch.zeros(4, dtype=torch.int64)\n"
+        "want = int(os.environ['LANEFEED_POD_INDEX']) * 2 + int(os.environ['LOCAL_RANK'])\n"
+        "seen[dist.get_rank()] = want\n"
+        "dist.all_reduce(seen)\n"
+        "assert seen.tolist() == [0, 1, 2, 3], seen\n"
+        "open(os.environ['RAW_OUT'] + f'/rank-{dist.get_rank()}', 'w')\n"
+        "dist.destroy_process_group()\n"
+    )
+    (job.work / "ranks.py").write_text(program)
+    job.command = ["torchrun", "ranks.py"]
+    job.spec |= {"ranksPerReplica": 2, "completion": "OnExit"}
+    job.finish(job.start())
+    assert sorted(p.name for p in job.out.glob("rank-*")) == [f"rank-{n}" for n in range(4)]
+
+
 def test_make_data_is_what_the_tests_count_on(tmp_path: Path) -> None:
     make_data(tmp_path / "d")
     assert len(list((tmp_path / "d").iterdir())) == 5

@@ -9,13 +9,26 @@ import pytest
 
 from lanefeed_operator.api.load import load_job
 from lanefeed_operator.api.spec import Job
-from lanefeed_operator.api.status import Condition, Status
+from lanefeed_operator.api.status import Condition, Status, StreamStatus
 from lanefeed_operator.errors import JobError
 from lanefeed_operator.local import files, yamlio
 from lanefeed_operator.local.admission import admit, read_job, stored_job
 from lanefeed_operator.local.errors import AlreadyRunning, LocalError, UnknownJob
 from lanefeed_operator.local.store import FOLDER, JobStore, find, known_jobs
 
+STREAM = StreamStatus(
+    manifest="ab" * 16,
+    rows=4211,
+    seed=5,
+    global_batch_size=28,
+    lanes=14,
+    window=64,
+    shuffle=True,
+    boundary="Aligned",
+    last_batch="Partial",
+    steps_per_epoch=151,
+    total_steps=302,
+)
 YAML = """
 apiVersion: lanefeed.dev/v1alpha1
 kind: ShardedTrainingJob
@@ -119,6 +132,29 @@ def test_a_failed_job_goes_on_in_a_new_plan_and_a_complete_one_stays(store: JobS
     store.save(wanted, failed.model_copy(update={"conditions": [Condition(type="Complete", status="True")]}))
     _, done = admit(store, job(tmp_path), replicas=None)
     assert done.terminal
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "field"),
+    [
+        (
+            "globalBatchSize: 8",
+            "globalBatchSize: 16",
+            "batching.globalBatchSize was 8 when the job began and is 16 now",
+        ),
+        ("replicas: 2", "replicas: 2\n  shuffle: {seed: 3}", "shuffle.seed was 0 when the job began and is 3 now"),
+        ("replicas: 2", "replicas: 2\n  epochs: 3", "epochs was 1 when the job began and is 3 now"),
+    ],
+)
+def test_what_is_fixed_for_life_is_refused_with_both_values(
+    store: JobStore, tmp_path: Path, old: str, new: str, field: str
+) -> None:
+    wanted, status = admit(store, job(tmp_path), replicas=None)
+    stream = STREAM.model_copy(update={"global_batch_size": 8, "seed": 0, "last_batch": "Drop"})
+    store.save(wanted, status.model_copy(update={"stream": stream, "plan_generation": 1}))
+    admit(store, job(tmp_path), replicas=None)
+    with pytest.raises(LocalError, match=f"{field}: it is fixed .*--fresh"):
+        admit(store, job(tmp_path, YAML.replace(old, new)), replicas=None)
 
 
 def test_sizes_that_do_not_fit_are_refused_before_anything_starts(store: JobStore, tmp_path: Path) -> None:

@@ -7,32 +7,19 @@ from rich.console import Console
 
 from lanefeed_operator.api.load import load_job
 from lanefeed_operator.api.status import (
+    Condition,
     CursorStatus,
     EpochProof,
     LedgerStatus,
     PlanStatus,
     Status,
     StopStatus,
-    StreamStatus,
 )
 from lanefeed_operator.local.slots import parse_slots
 from lanefeed_operator.local.view import LiveDisplay, PlainDisplay, Scene, changes, duration
 from lanefeed_operator.reconcile.types import Children, FeedView, Pod, RankView
-from unit.local.test_store import YAML
+from unit.local.test_store import STREAM, YAML
 
-STREAM = StreamStatus(
-    manifest="ab" * 16,
-    rows=4211,
-    seed=5,
-    global_batch_size=28,
-    lanes=14,
-    window=64,
-    shuffle=True,
-    boundary="Aligned",
-    last_batch="Partial",
-    steps_per_epoch=151,
-    total_steps=302,
-)
 RUNNING = Status(state="Running", plan_generation=1, stream=STREAM, plan=PlanStatus(generation=1, replicas=2))
 
 
@@ -60,6 +47,13 @@ def test_changes_are_told_in_words() -> None:
         "epoch 0 proven: 4,211 samples, digest ab"
     ]
     assert changes(RUNNING, RUNNING.model_copy(update={"cursor": CursorStatus(total_step=9)})) == []
+
+
+def test_a_condition_that_turns_bad_is_told_once() -> None:
+    bad = Condition(type="Degraded", status="True", reason="PodsFailing", message="pod index 1 failed 1 times of 3")
+    worse = RUNNING.model_copy(update={"conditions": [bad]})
+    assert changes(RUNNING, worse) == ["PodsFailing: pod index 1 failed 1 times of 3"]
+    assert changes(worse, worse) == []
 
 
 def test_plain_lines_say_where_it_is(capsys: pytest.CaptureFixture[str]) -> None:
