@@ -81,4 +81,5 @@ class PodConfig:
             data["columns"] = tuple(data["columns"])
             return cls(**data)
         except (KeyError, TypeError, json.JSONDecodeError) as error:
-            raise ConfigError(f"the pod configuration cannot be read: {error}") from None
+            what = f"the field {error} is missing" if isinstance(error, KeyError) else str(error)
+            raise ConfigError(f"the pod configuration cannot be read: {what}") from None
