@@ -23,8 +23,8 @@ __all__ = ["main", "serve"]
 
 log = logging.getLogger(__name__)
 
-#: Milliseconds after which memory that decoding has freed goes back to the kernel.
-PURGE_MS = "2000"
+#: Memory that decoding has freed stays ours: the read-ahead budget bounds it (bench/memory.py watches).
+KEEP_FREED_PAGES = "-1"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -66,7 +66,7 @@ def serve(arguments: Sequence[str], make_engine: EngineFactory) -> int:
 def _engine(config: PodConfig, manifest: Manifest, stats: Stats) -> FeedEngine:
     # Arrow's allocator gives freed pages back after 10 ms and takes them again for the next row group: 6 % of all CPU
     # goes into clearing them. It reads this when pyarrow is loaded.
-    os.environ.setdefault("MIMALLOC_PURGE_DELAY", PURGE_MS)
+    os.environ.setdefault("MIMALLOC_PURGE_DELAY", KEEP_FREED_PAGES)
     # Here, so that pyarrow is loaded after a wrong configuration has been refused.
     from lanefeed_sidecar.pipeline.engine import Engine
 
