@@ -4,7 +4,6 @@ Real gRPC, a real socket and a real arena in tmpfs; frames come from `lanefeed._
 the script says otherwise. A slot is overwritten with 0xEE as soon as it is released.
 """
 
-
 import queue
 import struct
 import threading
@@ -37,8 +36,18 @@ class Script(rpc.FeedServicer):
         spec = StreamSpec(seed=1, global_batch_size=4, lanes=2, window=8)
         self.table = Table({"x": np.arange(ROWS, dtype=np.int64), "t": [f"r{i}" for i in range(ROWS)]})
         self.lanes = Lanes(spec, np.array([ROWS]))
-        self.info = StreamInfo("script", self.table.digest, ROWS, spec, tuple(self.table.columns),
-                               self.lanes.steps_per_epoch, epochs, 0, 4, 3)
+        self.info = StreamInfo(
+            "script",
+            self.table.digest,
+            ROWS,
+            spec,
+            tuple(self.table.columns),
+            self.lanes.steps_per_epoch,
+            epochs,
+            0,
+            4,
+            3,
+        )
         self.attaches: list[pb.AttachRequest] = []
         self.progress: list[pb.Progress] = []
         self.commits: list[pb.RankCommit] = []
@@ -94,9 +103,15 @@ class Script(rpc.FeedServicer):
             start = cursor["epoch"] * self.info.steps_per_epoch + cursor["step"]
         self._start = start
         self._held = set(request.held) if request.session == self.session else set()
-        reply = pb.AttachReply(session=self.session, arena_path=str(self.path), arena_bytes=len(self.memory),
-                               slot_bytes=SLOT, slots=list(range(self.slots)), stream_json=self.info.to_json(),
-                               start=start)
+        reply = pb.AttachReply(
+            session=self.session,
+            arena_path=str(self.path),
+            arena_bytes=len(self.memory),
+            slot_bytes=SLOT,
+            slots=list(range(self.slots)),
+            stream_json=self.info.to_json(),
+            start=start,
+        )
         if self.last_commit is not None:
             reply.last_commit.CopyFrom(self.last_commit)
         return reply
@@ -117,7 +132,7 @@ class Script(rpc.FeedServicer):
                 free.put(slot)
         gone = threading.Event()
         context.add_callback(gone.set)
-        threading.Thread(target=self._read, args=(requests, free), daemon=True).start()
+        threading.Thread(target=self._read, args=(requests, free, gone), daemon=True).start()
         at, sequence = self._start, 0
         while not gone.is_set() and not self._ended.is_set():
             try:
@@ -146,7 +161,9 @@ class Script(rpc.FeedServicer):
             if changed is not None:
                 yield pb.ServerMessage(frames=[changed])
 
-    def _read(self, requests: Iterator[pb.ClientMessage], free: "queue.SimpleQueue[int]") -> None:
+    def _read(
+        self, requests: Iterator[pb.ClientMessage], free: "queue.SimpleQueue[int]", gone: threading.Event
+    ) -> None:
         try:
             for message in requests:
                 self.progress.append(message.progress)
@@ -154,8 +171,10 @@ class Script(rpc.FeedServicer):
                     start = HEADER_BYTES + slot * SLOT
                     self.memory[start : start + SLOT] = 0xEE
                     free.put(slot)
-        except Exception:  # noqa: BLE001 - gRPC raises a bare Exception when the call is over
+        except Exception:  # gRPC raises a bare Exception when the call is over
             return
+        finally:
+            gone.set()
 
     def _fill(self, slot: int, at: int, sequence: int) -> pb.Frame:
         epoch, step = divmod(at, self.info.steps_per_epoch)
@@ -178,5 +197,3 @@ def refuse(context: Any, code: grpc.StatusCode, kind: str, text: str) -> None:
     if kind:
         context.set_trailing_metadata((("lanefeed-error", kind),))
     context.abort(code, text)
-
-

@@ -206,6 +206,8 @@ class FakeFeed:
         self._inbox = _Inbox(self._more)
 
     def _more(self) -> None:
+        while not self._leases.released.empty():
+            self._leases.released.get_nowait()
         if self.info.total_steps and self._next >= self.info.total_steps:
             self._inbox.put(End())
             return

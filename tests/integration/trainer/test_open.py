@@ -246,7 +246,10 @@ def script(uri: Path, seconds: float, **env: str) -> Iterator["subprocess.Popen[
 def test_local_ranks_share_one_sidecar(tmp_path: Path, shm_root: Path) -> None:
     uri = make_rows(tmp_path / "d", [100, 28])
     both = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "TORCHELASTIC_RUN_ID": "t"}
-    with script(uri, 0.02, RANK="0", LOCAL_RANK="0", **both) as a, script(uri, 0.05, RANK="1", LOCAL_RANK="1", **both) as b:
+    with (
+        script(uri, 0.02, RANK="0", LOCAL_RANK="0", **both) as a,
+        script(uri, 0.05, RANK="1", LOCAL_RANK="1", **both) as b,
+    ):
         most, end = 0, time.monotonic() + 60
         while a.poll() is None or b.poll() is None:
             most = max(most, len(folders(shm_root)))
@@ -256,7 +259,8 @@ def test_local_ranks_share_one_sidecar(tmp_path: Path, shm_root: Path) -> None:
     assert [p.returncode for p in (a, b)] == [0, 0], outputs
     assert most == 1
     rows = [[list(map(int, line.split()[1:])) for line in out.splitlines()] for out, _ in outputs]
-    assert {len(r) for r in rows} == {16} and {len(x) for r in rows for x in r} == {4}
+    assert {len(r) for r in rows} == {16}
+    assert {len(x) for r in rows for x in r} == {4}
     assert sorted(i for r in rows for x in r for i in x) == list(range(128))
     assert folders(shm_root) == []
 
@@ -291,7 +295,8 @@ def test_ctrl_c_is_clean(tmp_path: Path, shm_root: Path) -> None:
     assert time.monotonic() - began < 5
     assert process.returncode != 0
     assert said.strip().endswith("KeyboardInterrupt")
-    assert "Exception ignored" not in said and "Fatal" not in said
+    assert "Exception ignored" not in said
+    assert "Fatal" not in said
     assert folders(shm_root) == []
 
 

@@ -77,7 +77,8 @@ def test_a_batch_is_a_dict_in_every_way() -> None:
     names = list(columns())
     assert isinstance(batch, dict)
     assert len(batch) == len(names)
-    assert "i" in batch and "nope" not in batch
+    assert "i" in batch
+    assert "nope" not in batch
     assert batch.get("nope", 5) == 5
     assert list(batch) == names == list(batch.keys())
     assert {k: id(v) for k, v in batch.items()} == {k: id(v) for k, v in zip(names, batch.values(), strict=True)}
@@ -112,7 +113,8 @@ def test_what_a_trainer_writes_into_a_batch_stays() -> None:
     batch["i"] = "mine"
     batch["new"] = 1
     assert batch["i"] == "mine"
-    assert list(batch)[0] == "i" and list(batch)[-1] == "new"
+    assert next(iter(batch)) == "i"
+    assert list(batch)[-1] == "new"
     del batch["f"]
     assert "f" not in batch
     with pytest.raises(KeyError):
@@ -172,7 +174,8 @@ def test_partial_and_padded_last_steps() -> None:
     assert none[2]["x"].shape == (0,)
     padded = list(fake_loader(data, global_batch_size=4, last_batch="Pad"))
     assert [b.mask is None for b in padded] == [True, True, False]
-    assert padded[2].mask.sum() == 2 and padded[2].rows == 4
+    assert padded[2].mask.sum() == 2
+    assert padded[2].rows == 4
 
 
 def test_ragged_pads_nests_and_indexes() -> None:
@@ -180,12 +183,14 @@ def test_ragged_pads_nests_and_indexes() -> None:
     assert ragged.lengths.tolist() == [2, 0, 4]
     assert ragged.to_padded(-1).tolist() == [[0, 1, -1, -1], [-1] * 4, [2, 3, 4, 5]]
     assert ragged.to_padded(9, length=1).tolist() == [[0], [9], [2]]
-    assert ragged[2].tolist() == [2, 3, 4, 5] and ragged[-3].tolist() == [0, 1]
+    assert ragged[2].tolist() == [2, 3, 4, 5]
+    assert ragged[-3].tolist() == [0, 1]
     with pytest.raises(IndexError, match="row 3 of 3"):
         ragged[3]
     tensors = lanefeed.Ragged(torch.arange(6), torch.tensor([0, 2, 2, 6]))
     assert tensors.to_padded(-1).tolist() == ragged.to_padded(-1).tolist()
     assert [t.tolist() for t in tensors.to_nested().unbind()] == [[0, 1], [], [2, 3, 4, 5]]
-    nulls = lanefeed.Ragged(np.frombuffer(b"ab", np.uint8), np.array([0, 2, 2]), logical="string",
-                            validity=np.array([True, False]))
+    nulls = lanefeed.Ragged(
+        np.frombuffer(b"ab", np.uint8), np.array([0, 2, 2]), logical="string", validity=np.array([True, False])
+    )
     assert nulls.to_list() == ["ab", None]

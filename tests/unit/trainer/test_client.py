@@ -85,7 +85,8 @@ def test_a_lost_session_costs_nothing(server: Script, folder: Path, times: int) 
                     server.start()
         assert [ids(b) for b in kept] == want
     resumed = [a for a in server.attaches if a.resuming]
-    assert resumed and all(a.resume_at > 0 and not a.state_json for a in resumed)
+    assert resumed
+    assert all(a.resume_at > 0 and not a.state_json for a in resumed)
 
 
 def test_a_stream_that_breaks_within_a_session_keeps_the_held_slots(server: Script, folder: Path) -> None:
@@ -120,7 +121,8 @@ def test_last_commit_is_known_before_anything_starts(server: Script, folder: Pat
     server.last_commit = pb.Committed(step=5, name="ckpt", plan_generation=2)
     loader = connect(folder)
     assert loader.last_commit == lanefeed.Commit(5, "ckpt", 2)
-    assert len(loader) == 10 and loader.plan_generation == 3
+    assert len(loader) == 10
+    assert loader.plan_generation == 3
     assert all(a.peek for a in server.attaches)
     loader.close()
 
@@ -143,7 +145,8 @@ def test_stop_and_commits_come_with_the_stream(server: Script, folder: Path) -> 
         wait_for(lambda: loader.last_commit is not None, "the commit")
         assert not loader.stop_requested
         next(it), next(it)
-        assert loader.stop_requested and loader.stop_reason == "resize"
+        assert loader.stop_requested
+        assert loader.stop_reason == "resize"
 
 
 # ---- what goes wrong ------------------------------------------------------------------------------------------------
@@ -237,7 +240,9 @@ def test_a_silent_sidecar_is_an_error_with_its_last_word(server: Script, folder:
     next(it)
     server.paused.set()
     began = time.monotonic()
-    with pytest.raises(lanefeed.SidecarLost, match=r"no word from the sidecar for 1 s. step \d+: waiting .*frame \d+ up to"):
+    with pytest.raises(
+        lanefeed.SidecarLost, match=r"no word from the sidecar for 1 s. step \d+: waiting .*frame \d+ up to"
+    ):
         for _ in it:
             pass
     assert time.monotonic() - began < 10
@@ -271,7 +276,8 @@ def test_a_wait_says_what_it_waits_for(
         threading.Timer(2.0, server.paused.clear).start()
         for _ in it:
             pass
-    assert "waiting for" in caplog.text and "was the last to come" in caplog.text
+    assert "waiting for" in caplog.text
+    assert "was the last to come" in caplog.text
 
 
 def change(**fields: Any) -> Any:
@@ -294,9 +300,7 @@ def change(**fields: Any) -> Any:
     ],
     ids=["gap", "repeat", "other frame", "no such slot"],
 )
-def test_a_sidecar_that_breaks_the_protocol_is_noticed(
-    server: Script, folder: Path, script: Any, message: str
-) -> None:
+def test_a_sidecar_that_breaks_the_protocol_is_noticed(server: Script, folder: Path, script: Any, message: str) -> None:
     server.on_frame = script
     with connect(folder) as loader, pytest.raises(lanefeed.SidecarError, match=message):
         read(loader)
@@ -364,5 +368,3 @@ def test_a_fork_in_the_trainer_does_no_harm(server: Script, folder: Path) -> Non
                 os._exit(0)
             os.waitpid(pid, 0)
         assert got == server.expected()[:10]
-
-

@@ -115,7 +115,8 @@ def test_states_are_exact_with_a_device() -> None:
 def test_masks_and_ids() -> None:
     loader = make(FakeDevice(2), global_batch_size=8)
     last = list(loader)[-1]
-    assert last.mask is not None and int(last.mask.sum()) == 4
+    assert last.mask is not None
+    assert int(last.mask.sum()) == 4
     assert isinstance(last.ids, torch.Tensor)
 
 

@@ -59,8 +59,16 @@ def view_of(base: np.ndarray, how: str) -> Any:
 
 @pytest.mark.parametrize(
     "how",
-    ["array", "view of a view", "tensor", "tensor of a slice", "slice of a tensor", "memoryview",
-     "tensor back to array", "dlpack"],
+    [
+        "array",
+        "view of a view",
+        "tensor",
+        "tensor of a slice",
+        "slice of a tensor",
+        "memoryview",
+        "tensor back to array",
+        "dlpack",
+    ],
 )
 def test_a_slot_is_leased_as_long_as_any_view_lives(tmp_path: Path, how: str) -> None:
     """NumPy gives views of views their first array as base; the finalizer must hang where none can skip it."""
@@ -75,7 +83,7 @@ def test_a_slot_is_leased_as_long_as_any_view_lives(tmp_path: Path, how: str) ->
     del view
     gc.collect()
     assert not lease.alive
-    assert leases.released.get_nowait() == (SESSION, 1)
+    assert leases.released.get_nowait() is lease
     assert leases.released.empty()
 
 
@@ -122,7 +130,7 @@ def test_a_slot_that_was_used_again_too_early_is_noticed(tmp_path: Path) -> None
 def test_finalizers_may_run_anywhere() -> None:
     """While the queue's own lock is held, in another thread's collection, twice: one release, no deadlock."""
     queue: SimpleQueue[Any] = SimpleQueue()
-    lease = Lease("s", 4, queue)
+    lease = Lease("s", 4, 0, queue)
 
     class Cycle:
         def __init__(self) -> None:
@@ -138,8 +146,25 @@ def test_finalizers_may_run_anywhere() -> None:
     for thread in threads:
         thread.join(10)
     lease.drop()
-    assert queue.get_nowait() == ("s", 4)
+    assert queue.get_nowait() is lease
     assert queue.empty()
+
+
+def test_releases_from_before_an_attach_are_told_from_later_ones() -> None:
+    """The sidecar frees what is not held at an attach; an old release must not free the slot's next frame."""
+    leases = Leases()
+    before, kept, other = leases.add("s", 0, 1), leases.add("s", 1, 1), leases.add("t", 2, 1)
+    before.drop()
+    assert leases.carry("s", 2) == [1]
+    again = leases.add("s", 0, 2)
+    for lease in (kept, other, again):
+        lease.drop()
+    sent = []
+    while not leases.released.empty():
+        lease = leases.released.get_nowait()
+        assert lease is not None
+        sent.append((lease.session, lease.slot, lease.turn))
+    assert sent == [("s", 0, 1), ("s", 1, 2), ("t", 2, 1), ("s", 0, 2)]
 
 
 def small(**kwargs: Any) -> lanefeed.Loader:

@@ -248,7 +248,8 @@ def test_states_travel_through_json_and_are_small() -> None:
     assert len(text) < 1000
     other = make()
     other.load_state_dict(json.loads(text))
-    assert other.epoch == 1 and other.step == 6
+    assert other.epoch == 1
+    assert other.step == 6
 
 
 @pytest.mark.parametrize(
@@ -442,7 +443,9 @@ def test_a_fork_is_told_the_way_out() -> None:
     with os.fdopen(read) as pipe:
         said = pipe.read()
     os.waitpid(pid, 0)
-    assert said.count("num_workers=0") == 5 and "set_start_method('spawn')" in said and "no error" not in said
+    assert said.count("num_workers=0") == 5
+    assert "set_start_method('spawn')" in said
+    assert "no error" not in said
     assert len(list(loader)) == 5
 
 
@@ -464,5 +467,7 @@ def test_stats_count() -> None:
     for _ in loader:
         pass
     stats = loader.stats()
-    assert stats.batches == 6 and stats.copied == 0
-    assert stats.step_seconds > 0 and 0 <= stats.stall_percent <= 100
+    assert stats.batches == 6
+    assert stats.copied == 0
+    assert stats.step_seconds > 0
+    assert 0 <= stats.stall_percent <= 100

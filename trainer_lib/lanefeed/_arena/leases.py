@@ -11,21 +11,19 @@ from queue import SimpleQueue
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Lease", "Leases", "Release"]
-
-#: (session, slot) of a slot whose last view is gone, or None to wake the sender.
-Release = tuple[str, int] | None
+__all__ = ["Lease", "Leases"]
 
 
 class Lease:
     """The right to read one slot of one session. `alive` until its base array has died or it was dropped."""
 
-    __slots__ = ("_queue", "alive", "session", "slot")
+    __slots__ = ("_queue", "alive", "session", "slot", "turn")
 
-    def __init__(self, session: str, slot: int, queue: "SimpleQueue[Release]") -> None:
-        """Alive at once: the sidecar signalled the frame."""
+    def __init__(self, session: str, slot: int, turn: int, queue: "SimpleQueue[Lease | None]") -> None:
+        """Alive at once: the sidecar signalled the frame. `turn`: the attach that the sidecar knows it from."""
         self.session = session
         self.slot = slot
+        self.turn = turn
         self.alive = True
         self._queue = queue
 
@@ -37,7 +35,7 @@ class Lease:
         """Release now, once. Called by finalizers: no lock, no I/O, nothing that can fail."""
         if self.alive:
             self.alive = False
-            self._queue.put((self.session, self.slot))
+            self._queue.put(self)
 
 
 class Leases:
@@ -45,12 +43,13 @@ class Leases:
 
     def __init__(self) -> None:
         """None yet."""
-        self.released: SimpleQueue[Release] = SimpleQueue()
+        #: Leases that have ended, for the sender; None wakes it.
+        self.released: SimpleQueue[Lease | None] = SimpleQueue()
         self._leases: list[Lease] = []
 
-    def add(self, session: str, slot: int) -> Lease:
+    def add(self, session: str, slot: int, turn: int = 0) -> Lease:
         """Lease a slot whose frame was signalled."""
-        lease = Lease(session, slot, self.released)
+        lease = Lease(session, slot, turn, self.released)
         self._leases = [old for old in self._leases if old.alive]
         self._leases.append(lease)
         return lease
@@ -58,3 +57,17 @@ class Leases:
     def held(self, session: str) -> list[int]:
         """Slots of `session` that are still leased."""
         return [lease.slot for lease in self._leases if lease.alive and lease.session == session]
+
+    def carry(self, session: str, turn: int) -> list[int]:
+        """Take the leases of `session` that still live into another attach; their slots.
+
+        The sidecar frees all other slots at that attach, so releases that wait since before it must not be sent any
+        more: they could free a slot that is in use again. They keep their old turn, which tells them apart. A lease
+        that dies just now is carried, and released after the attach.
+        """
+        slots = []
+        for lease in list(self._leases):
+            if lease.session == session and lease.alive:
+                lease.turn = turn
+                slots.append(lease.slot)
+        return slots

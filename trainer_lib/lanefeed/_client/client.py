@@ -69,6 +69,8 @@ class GrpcFeed:
         self._life: _Life | None = None
         self._report: Reporter | None = None
         self._last_session = ""
+        #: Number of the attach that was tried last.
+        self._turn = 0
         self._heard = time.monotonic()
         self._word = "nothing was received yet"
         self.stop_at: StopAt | None = None
@@ -134,9 +136,11 @@ class GrpcFeed:
         patience = Patience(target, forever=closing is not None)
         closing = closing or threading.Event()
         while True:
-            request.session = self._last_session
-            del request.held[:]
-            request.held.extend(self._leases.held(self._last_session))
+            self._turn += 1
+            if not request.peek:
+                request.session = self._last_session
+                del request.held[:]
+                request.held.extend(self._leases.carry(self._last_session, self._turn))
             try:
                 return self._try(request, patience, closing)
             except NotReady as error:
@@ -149,7 +153,7 @@ class GrpcFeed:
 
     def _try(self, request: pb.AttachRequest, patience: Patience, closing: threading.Event) -> tuple[Session, Hello]:
         folder = self._target.folder()
-        session = Session(folder, self._target.rank)
+        session = Session(folder, self._target.rank, self._turn)
         kept = False
         try:
             future = session.attach(request, patience.left)
@@ -340,7 +344,7 @@ class _Life:
             raise NotReady(str(failure))
 
     def _take_frame(self, session: Session, frame: pb.Frame) -> None:
-        lease = self._feed._leases.add(session.id, frame.slot)
+        lease = self._feed._leases.add(session.id, frame.slot, session.turn)
         if frame.first_step != self._next or not frame.steps:
             raise SidecarError(
                 f"the sidecar sent steps {frame.first_step}..{frame.first_step + frame.steps} and step {self._next} is "

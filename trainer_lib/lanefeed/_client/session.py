@@ -4,7 +4,7 @@
 nothing about reconnecting.
 """
 
-import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from queue import Empty
@@ -29,16 +29,16 @@ FLUSH_SECONDS = 0.5
 class Session:
     """A channel to the sidecar, and after `attached` the session behind it."""
 
-    def __init__(self, run_dir: Path, rank: int) -> None:
-        """Open a channel. Raises NotReady while there is no socket or token."""
+    def __init__(self, run_dir: Path, rank: int, turn: int) -> None:
+        """Open a channel for the attach number `turn`. Raises NotReady while there is no socket or token."""
         self._metadata = token_metadata(run_dir)
         self._channel = open_channel(run_dir)
         self._stub: Any = FeedStub(self._channel)
         self._rank = rank
+        self.turn = turn
         self._call: Any = None
         self._open = True
         self._finishing = False
-        self._flushed = threading.Event()
         self.id = ""
         self.arena: Arena | None = None
 
@@ -80,10 +80,9 @@ class Session:
                 return
             last = self._finishing
             progress = report()
-            progress.released.extend(slot for session, slot in filter(None, items) if session == self.id)
+            progress.released.extend(i.slot for i in items if i and (i.session, i.turn) == (self.id, self.turn))
             yield pb.ClientMessage(progress=progress)
             if last:
-                self._flushed.set()
                 return
 
     def commit(self, commit: pb.RankCommit, plan_generation: int, seconds: float) -> Any:
@@ -92,11 +91,17 @@ class Session:
         return self._stub.Commit.future(request, timeout=seconds, metadata=self._metadata)
 
     def finish(self, leases: Leases) -> None:
-        """Send a last progress, then close; waits for it `FLUSH_SECONDS` at most."""
-        if self._call is not None and self._open and self._call.is_active():
+        """Send a last progress and half-close, let the sidecar end the stream, then close.
+
+        Takes `FLUSH_SECONDS` at most. Cancelling at once could overtake the progress.
+        """
+        call = self._call
+        if call is not None and self._open and call.is_active():
             self._finishing = True
             leases.released.put(None)
-            self._flushed.wait(FLUSH_SECONDS)
+            end = time.monotonic() + FLUSH_SECONDS
+            while call.is_active() and time.monotonic() < end:
+                time.sleep(0.002)
         self.close(leases)
 
     def close(self, leases: Leases | None = None) -> None:
