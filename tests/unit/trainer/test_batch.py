@@ -1,4 +1,4 @@
-"""Batches as users see them: a dict in every way that wrappers use one, made lazily, bit for bit, and Ragged columns."""
+"""Batches as users see them: a dict in every way that wrappers use one, made lazily, bit for bit; Ragged columns."""
 
 import copy
 import pickle

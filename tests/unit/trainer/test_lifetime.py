@@ -105,11 +105,11 @@ def test_the_mapping_outlives_arena_and_file(tmp_path: Path) -> None:
 def test_arenas_that_are_not_what_was_said(tmp_path: Path) -> None:
     path = tmp_path / "arena"
     size = arena_file(path)
-    with pytest.raises(ArenaError, match="has .* bytes and the sidecar said"):
+    with pytest.raises(ArenaError, match=r"has .* bytes and the sidecar said"):
         Arena(str(path), size + 1, SLOT, SESSION)
     with pytest.raises(ArenaError, match="belongs to session 0011"):
         Arena(str(path), size, SLOT, "ff" * 16)
-    with pytest.raises(ArenaError, match="cannot open the arena .*: No such file"):
+    with pytest.raises(ArenaError, match=r"cannot open the arena .*: No such file"):
         Arena(str(tmp_path / "none"), size, SLOT, SESSION)
     arena_file(path, magic=b"LANEFOOD")
     with pytest.raises(ArenaError, match="is no arena"):

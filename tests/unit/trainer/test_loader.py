@@ -171,8 +171,7 @@ def test_a_wrapper_that_touches_ahead_counts_by_marks() -> None:
     loader = make(lookahead="manual")
     steps = []
     for _ in loader.epochs():
-        for _ in touching(loader):
-            steps.append(loader.step)
+        steps.extend(loader.step for _ in touching(loader))
     assert steps == list(range(18))
     assert loader.step == 18
 
@@ -277,7 +276,7 @@ def test_a_state_of_other_data_or_version_is_refused() -> None:
     state = fake_loader({"x": np.arange(24)}, global_batch_size=4, window=8, last_batch="Partial").state_dict()
     loader = make()
     len(loader)
-    with pytest.raises(lanefeed.StateMismatch, match="the state belongs to the dataset .* files were added"):
+    with pytest.raises(lanefeed.StateMismatch, match=r"the state belongs to the dataset .* files were added"):
         loader.load_state_dict(state)
     with pytest.raises(lanefeed.StateMismatch, match="has version 7 and this Lanefeed knows 1"):
         loader.load_state_dict({**state, "version": 7})
@@ -389,10 +388,14 @@ def test_an_end_that_was_not_reached_or_failed_is_not_committed() -> None:
     loader.close()
     assert feed_of(loader).commits == []
     failed = make(epochs=1)
-    with pytest.raises(RuntimeError), failed:
-        for _ in failed:
-            pass
-        raise RuntimeError("the last save failed")
+
+    def train() -> None:
+        with failed:
+            assert len(list(failed)) == 6
+            raise RuntimeError("the last save failed")
+
+    with pytest.raises(RuntimeError):
+        train()
     assert feed_of(failed).commits == []
 
 
