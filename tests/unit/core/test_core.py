@@ -229,7 +229,7 @@ def test_slots_refuse_every_transition_that_the_protocol_forbids() -> None:
     assert ring.take() is None
     ring.abort(1)
     ring.release(0)
-    assert [ring.take(), ring.take()] == [1, 0]
+    assert [ring.take(), ring.take()] == [0, 1], "the slot that was freed last comes first"
     with pytest.raises(slots.SlotError, match="slot 9 does not exist"):
         ring.release(9)
 
