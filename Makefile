@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: venv demo test test-slow check bench bench-quick bench-peers chaos proto clean
+.PHONY: venv demo test test-slow check bench bench-quick bench-peers chaos proto crd clean
 
 venv: $(STAMP)
 
@@ -33,6 +33,7 @@ check: $(STAMP)
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python tools/gen_proto.py --check
+	$(BIN)/python tools/gen_crd.py --check
 	$(BIN)/python tools/check_modules.py
 
 bench: $(STAMP)
@@ -49,6 +50,9 @@ chaos: $(STAMP)
 
 proto: $(STAMP)
 	$(BIN)/python tools/gen_proto.py
+
+crd: $(STAMP)
+	$(BIN)/python tools/gen_crd.py
 
 clean:
 	rm -rf $(VENV) .demo .mypy_cache .ruff_cache .pytest_cache .hypothesis

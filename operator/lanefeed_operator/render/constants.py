@@ -1,0 +1,96 @@
+"""Every label, annotation, name, path and port that the operator writes into a cluster, in one place.
+
+Read by the rest of `render`, and by the shell that observes what it made. Data only.
+"""
+
+__all__ = [
+    "AUDIENCE",
+    "INDEX_LABEL",
+    "JOB_LABEL",
+    "MANAGED_BY",
+    "METRICS_PORT",
+    "METRICS_PORT_NAME",
+    "PLAN_LABEL",
+    "SIDECAR",
+    "TRAINER",
+]
+
+# ---- labels and annotations ------------------------------------------------------------------------------------
+
+#: What every child carries; the shell watches Jobs and Pods with it.
+MANAGED_BY = {"app.kubernetes.io/managed-by": "lanefeed"}
+#: Name of the ShardedTrainingJob.
+JOB_LABEL = "lanefeed.dev/job"
+#: Number of the plan generation.
+PLAN_LABEL = "lanefeed.dev/plan-generation"
+#: What a child is: service, indexer, manifest, plan, trust, pods.
+ROLE_LABEL = "lanefeed.dev/role"
+#: UID of the ShardedTrainingJob: a child is adopted only with the same one.
+UID_ANNOTATION = "lanefeed.dev/job-uid"
+#: Digest of the plan document, on the pods: who reads one knows which plan it follows.
+DIGEST_ANNOTATION = "lanefeed.dev/plan-digest"
+MANIFEST_ANNOTATION = "lanefeed.dev/manifest"
+#: Prefix that only the operator may use.
+OWN_PREFIX = "lanefeed.dev/"
+#: Set by the Job controller on each pod.
+INDEX_LABEL = "batch.kubernetes.io/job-completion-index"
+
+#: Passed from the ShardedTrainingJob to its Indexed Job as they are (labels and annotations).
+QUEUE_KEYS = (
+    "kueue.x-k8s.io/queue-name",
+    "kueue.x-k8s.io/priority-class",
+    "kueue.x-k8s.io/job-min-parallelism",
+    "kueue.x-k8s.io/job-completions-equal-parallelism",
+    "kueue.x-k8s.io/elastic-job",
+)
+#: Topology requests are read from the pod template.
+PODSET_PREFIX = "kueue.x-k8s.io/podset-"
+
+# ---- names in a pod --------------------------------------------------------------------------------------------
+
+#: Prefix of names that users may not give to containers and volumes.
+RESERVED = "lanefeed-"
+TRAINER = "trainer"
+SIDECAR = "lanefeed-sidecar"
+INDEXER = "lanefeed-indexer"
+RUN_VOLUME = "lanefeed-run"
+PLAN_VOLUME = "lanefeed-plan"
+MANIFEST_VOLUME = "lanefeed-manifest"
+TOKEN_VOLUME = "lanefeed-token"
+TEMP_VOLUME = "lanefeed-tmp"
+
+# ---- paths -----------------------------------------------------------------------------------------------------
+
+#: tmpfs that the pod's containers share: socket, token, arena.
+RUN_PATH = "/var/run/lanefeed"
+#: Only in the sidecar.
+PLAN_PATH = "/etc/lanefeed/plan"
+MANIFEST_PATH = "/etc/lanefeed/manifest"
+CONTROL_PATH = "/var/run/secrets/lanefeed.dev"
+TOKEN_FILE = "token"
+TRUST_FILE = "ca.crt"
+#: Keys of the plan's ConfigMap: for sidecars, and for people.
+PLAN_FILE = "plan.json"
+POD_FILE = "pod.json"
+READS_FILE = "reads.txt"
+#: Keys of the manifest's ConfigMaps: manifest.0000, manifest.0001, ...; joined they are one manifest file.
+MANIFEST_CHUNK = "manifest"
+
+# ---- ports, times ----------------------------------------------------------------------------------------------
+
+METRICS_PORT = 9404
+METRICS_PORT_NAME = "feed-metrics"
+RENDEZVOUS_PORT = 29500
+#: Who a report's token is for: no other service accepts it.
+AUDIENCE = "lanefeed.dev/coordinator"
+TOKEN_SECONDS = 3600
+#: Until the first frames are filled; after that many seconds the kubelet restarts the sidecar.
+STARTUP_SECONDS = 600
+#: On top of the time that ranks have for a checkpoint: the sidecar's last report.
+FLUSH_SECONDS = 10
+
+# ---- environment, besides lanefeed_core.wire -------------------------------------------------------------------
+
+ENV_POD_UID = "LANEFEED_POD_UID"
+ENV_COORDINATOR = "LANEFEED_COORDINATOR"
+ENV_CONTROL_DIR = "LANEFEED_CONTROL_DIR"

@@ -1,0 +1,99 @@
+"""Wrong manifests: a change of a good one, and what the API server has to say about it (on_server)."""
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+__all__ = ["CHANGES", "WRONG", "good"]
+
+Document = dict[str, Any]
+
+
+def good() -> Document:
+    """A job that is accepted."""
+    return {
+        "apiVersion": "lanefeed.dev/v1alpha1",
+        "kind": "ShardedTrainingJob",
+        "metadata": {"name": "good"},
+        "spec": {
+            "replicas": 2,
+            "data": {"uri": "/data", "columns": ["x", "y"]},
+            "batching": {"globalBatchSize": 32},
+            "template": {"spec": {"containers": [{"name": "trainer", "image": "a", "command": ["b"]}]}},
+        },
+    }
+
+
+def _set(path: str, value: Any) -> Callable[[Document], None]:
+    def change(document: Document) -> None:
+        node: Any = document
+        *parents, last = [int(p) if p.isdigit() else p for p in path.split(".")]
+        for part in parents:
+            node = node[part] if isinstance(part, int) else node.setdefault(part, {})
+        node[last] = value
+
+    return change
+
+
+def changed(path: str, value: Any) -> Document:
+    """The good job with a value put at a path."""
+    document = copy.deepcopy(good())
+    _set(path, value)(document)
+    return document
+
+
+_TRAINER = "spec.template.spec.containers.0"
+
+#: name -> (path, value, words that the refusal must have: the field, and the remedy).
+WRONG: dict[str, tuple[str, Any, tuple[str, ...]]] = {
+    "ranks": ("spec.replicas", 64, ("spec.batching.globalBatchSize", "smaller than the ranks", "use fewer ranks")),
+    "uneven": (
+        "spec.replicas",
+        3,
+        ("spec.batching.globalBatchSize", "not a multiple of the ranks", "batching.uneven to Allow"),
+    ),
+    "below": ("spec.elastic", {"minReplicas": 4}, ("spec.replicas", "below elastic.minReplicas", "raise it")),
+    "above": ("spec.elastic", {"maxReplicas": 1}, ("spec.replicas", "above elastic.maxReplicas", "lower it")),
+    "bounds": (
+        "spec.elastic",
+        {"minReplicas": 2, "maxReplicas": 1},
+        ("spec.elastic.maxReplicas", "below elastic.minReplicas", "raise it"),
+    ),
+    "endless": ("spec.epochBoundary", "Continuous", ("spec.maxSteps", "say how many steps to run")),
+    "lanes": ("spec.batching.lanes", 64, ("spec.batching.lanes", "above globalBatchSize", "leave it out")),
+    "long-name": ("metadata.name", "a" * 46, ("metadata.name", "more than 45", "shorten it")),
+    "bad-name": ("metadata.name", "1a", ("metadata.name", "not a DNS label", "beginning with a letter")),
+    "enum": ("spec.batching.lastBatch", "drop", ("spec.batching.lastBatch", "Drop", "Partial", "Pad")),
+    "unknown": ("spec.batching.globalBatchsize", 3, ("globalBatchsize", "unknown field")),
+    "quantity": ("spec.sidecar.readAheadBytes", "512 MB", ("spec.sidecar.readAheadBytes", "should match")),
+    "zero": ("spec.replicas", 0, ("spec.replicas", "greater than or equal to 1")),
+    "twice": ("spec.data.columns", ["x", "x"], ("spec.data.columns", "more than once", "name each column once")),
+    "no-uri": ("spec.data", {}, ("spec.data.uri", "Required value")),
+    "empty-uri": ("spec.data.uri", "", ("spec.data.uri", "at least 1")),
+    "no-trainer": (f"{_TRAINER}.name", "train", ("spec.template.spec.containers", "named trainer")),
+    "env": (f"{_TRAINER}.env", [{"name": "PET_NNODES", "value": "1"}], ("PET_NNODES", "env", "rename it")),
+    "restart": ("spec.template.spec.restartPolicy", "Always", ("restartPolicy", "Never or left out")),
+    "volume": ("spec.template.spec.volumes", [{"name": "lanefeed-run"}], ("volumes", "lanefeed-", "rename them")),
+    "steal": (
+        f"{_TRAINER}.volumeMounts",
+        [{"name": "lanefeed-token", "mountPath": "/t"}],
+        ("volumeMounts", "lanefeed-", "of your own"),
+    ),
+    "no-image": (
+        f"{_TRAINER}",
+        {"name": "trainer", "command": ["x"]},
+        ("spec.template.spec.containers[0]", "image is not set"),
+    ),
+    "init": ("spec.template.spec.initContainers", [{"name": "lanefeed-sidecar"}], ("initContainers", "rename them")),
+}
+
+#: name -> (path, value, words): refused as changes of a stored job.
+CHANGES: dict[str, tuple[str, Any, tuple[str, ...]]] = {
+    "data": ("spec.data.uri", "/other", ("spec.data", "cannot change", "start a new job")),
+    "columns": ("spec.data.columns", ["y", "x"], ("spec.data", "cannot change")),
+    "size": ("spec.batching.globalBatchSize", 64, ("spec.batching.globalBatchSize", "cannot change")),
+    "add-lanes": ("spec.batching.lanes", 16, ("spec.batching.lanes", "cannot change")),
+    "seed": ("spec.shuffle.seed", 5, ("spec.shuffle", "cannot change")),
+    "epochs": ("spec.epochs", 5, ("spec.epochs", "cannot change")),
+    "boundary": ("spec.maxSteps", 5, ("spec.maxSteps", "cannot change")),
+}
