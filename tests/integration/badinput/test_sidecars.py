@@ -42,7 +42,7 @@ def connected(run_dir: Path, seconds: float = 1.0, **options: Any) -> lanefeed.L
 
 def test_outside_of_a_job(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("LANEFEED_RUN_DIR", raising=False)
-    with pytest.raises(lanefeed.NotConnected, match=r"LANEFEED_RUN_DIR is not set.*lanefeed run job.yaml.*\.open"):
+    with pytest.raises(lanefeed.NotConnected, match=r"LANEFEED_RUN_DIR is not set.*run job.yaml.*lanefeed\.open"):
         lanefeed.connect()
 
 
