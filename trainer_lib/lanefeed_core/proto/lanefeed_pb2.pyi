@@ -1,8 +1,7 @@
 from google.protobuf.internal import containers as _containers
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
-from collections.abc import Iterable as _Iterable, Mapping as _Mapping
-from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+from typing import ClassVar as _ClassVar, Iterable as _Iterable, Mapping as _Mapping, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
@@ -32,7 +31,7 @@ class AttachRequest(_message.Message):
     peek: bool
     session: str
     held: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, protocol: _Optional[int] = ..., rank: _Optional[int] = ..., world: _Optional[int] = ..., plan_generation: _Optional[int] = ..., state_json: _Optional[str] = ..., resume_at: _Optional[int] = ..., resuming: _Optional[bool] = ..., pid: _Optional[int] = ..., version: _Optional[str] = ..., peek: _Optional[bool] = ..., session: _Optional[str] = ..., held: _Optional[_Iterable[int]] = ...) -> None: ...
+    def __init__(self, protocol: _Optional[int] = ..., rank: _Optional[int] = ..., world: _Optional[int] = ..., plan_generation: _Optional[int] = ..., state_json: _Optional[str] = ..., resume_at: _Optional[int] = ..., resuming: bool = ..., pid: _Optional[int] = ..., version: _Optional[str] = ..., peek: bool = ..., session: _Optional[str] = ..., held: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class AttachReply(_message.Message):
     __slots__ = ("session", "arena_path", "arena_bytes", "slot_bytes", "slots", "stream_json", "start", "last_commit")
@@ -84,7 +83,7 @@ class Progress(_message.Message):
     step_seconds: float
     copied_batches: int
     finished: bool
-    def __init__(self, released: _Optional[_Iterable[int]] = ..., consumed: _Optional[int] = ..., wait_seconds: _Optional[float] = ..., step_seconds: _Optional[float] = ..., copied_batches: _Optional[int] = ..., finished: _Optional[bool] = ...) -> None: ...
+    def __init__(self, released: _Optional[_Iterable[int]] = ..., consumed: _Optional[int] = ..., wait_seconds: _Optional[float] = ..., step_seconds: _Optional[float] = ..., copied_batches: _Optional[int] = ..., finished: bool = ...) -> None: ...
 
 class ServerMessage(_message.Message):
     __slots__ = ("frames", "stop_at", "end", "failure", "committed")
@@ -98,7 +97,7 @@ class ServerMessage(_message.Message):
     end: bool
     failure: Failure
     committed: Committed
-    def __init__(self, frames: _Optional[_Iterable[_Union[Frame, _Mapping]]] = ..., stop_at: _Optional[_Union[StopAt, _Mapping]] = ..., end: _Optional[bool] = ..., failure: _Optional[_Union[Failure, _Mapping]] = ..., committed: _Optional[_Union[Committed, _Mapping]] = ...) -> None: ...
+    def __init__(self, frames: _Optional[_Iterable[_Union[Frame, _Mapping]]] = ..., stop_at: _Optional[_Union[StopAt, _Mapping]] = ..., end: bool = ..., failure: _Optional[_Union[Failure, _Mapping]] = ..., committed: _Optional[_Union[Committed, _Mapping]] = ...) -> None: ...
 
 class Frame(_message.Message):
     __slots__ = ("slot", "sequence", "first_step", "steps", "rows", "blocks", "ids_offset", "mask_offset", "sums", "samples", "epoch", "global_samples", "epoch_sums")
@@ -170,7 +169,7 @@ class Failure(_message.Message):
     kind: str
     message: str
     retryable: bool
-    def __init__(self, kind: _Optional[str] = ..., message: _Optional[str] = ..., retryable: _Optional[bool] = ...) -> None: ...
+    def __init__(self, kind: _Optional[str] = ..., message: _Optional[str] = ..., retryable: bool = ...) -> None: ...
 
 class Committed(_message.Message):
     __slots__ = ("step", "name", "plan_generation")
@@ -214,7 +213,7 @@ class CommitReply(_message.Message):
     REASON_FIELD_NUMBER: _ClassVar[int]
     accepted: bool
     reason: str
-    def __init__(self, accepted: _Optional[bool] = ..., reason: _Optional[str] = ...) -> None: ...
+    def __init__(self, accepted: bool = ..., reason: _Optional[str] = ...) -> None: ...
 
 class ReportRequest(_message.Message):
     __slots__ = ("protocol", "job_uid", "pod_index", "pod_uid", "plan_generation", "session", "sequence", "ranks", "commits", "failures", "quarantined", "metrics_address", "ready")
@@ -244,7 +243,7 @@ class ReportRequest(_message.Message):
     quarantined: _containers.RepeatedCompositeFieldContainer[Quarantined]
     metrics_address: str
     ready: bool
-    def __init__(self, protocol: _Optional[int] = ..., job_uid: _Optional[str] = ..., pod_index: _Optional[int] = ..., pod_uid: _Optional[str] = ..., plan_generation: _Optional[int] = ..., session: _Optional[str] = ..., sequence: _Optional[int] = ..., ranks: _Optional[_Iterable[_Union[RankReport, _Mapping]]] = ..., commits: _Optional[_Iterable[_Union[RankCommit, _Mapping]]] = ..., failures: _Optional[_Iterable[_Union[Failure, _Mapping]]] = ..., quarantined: _Optional[_Iterable[_Union[Quarantined, _Mapping]]] = ..., metrics_address: _Optional[str] = ..., ready: _Optional[bool] = ...) -> None: ...
+    def __init__(self, protocol: _Optional[int] = ..., job_uid: _Optional[str] = ..., pod_index: _Optional[int] = ..., pod_uid: _Optional[str] = ..., plan_generation: _Optional[int] = ..., session: _Optional[str] = ..., sequence: _Optional[int] = ..., ranks: _Optional[_Iterable[_Union[RankReport, _Mapping]]] = ..., commits: _Optional[_Iterable[_Union[RankCommit, _Mapping]]] = ..., failures: _Optional[_Iterable[_Union[Failure, _Mapping]]] = ..., quarantined: _Optional[_Iterable[_Union[Quarantined, _Mapping]]] = ..., metrics_address: _Optional[str] = ..., ready: bool = ...) -> None: ...
 
 class RankReport(_message.Message):
     __slots__ = ("rank", "started", "started_from_state", "consumed", "attached", "ended", "wait_seconds", "step_seconds", "rank_batch")
@@ -266,7 +265,7 @@ class RankReport(_message.Message):
     wait_seconds: float
     step_seconds: float
     rank_batch: int
-    def __init__(self, rank: _Optional[int] = ..., started: _Optional[int] = ..., started_from_state: _Optional[bool] = ..., consumed: _Optional[int] = ..., attached: _Optional[bool] = ..., ended: _Optional[bool] = ..., wait_seconds: _Optional[float] = ..., step_seconds: _Optional[float] = ..., rank_batch: _Optional[int] = ...) -> None: ...
+    def __init__(self, rank: _Optional[int] = ..., started: _Optional[int] = ..., started_from_state: bool = ..., consumed: _Optional[int] = ..., attached: bool = ..., ended: bool = ..., wait_seconds: _Optional[float] = ..., step_seconds: _Optional[float] = ..., rank_batch: _Optional[int] = ...) -> None: ...
 
 class Quarantined(_message.Message):
     __slots__ = ("path", "reason")
@@ -290,4 +289,4 @@ class ReportReply(_message.Message):
     stop_at: StopAt
     last_commit: Committed
     refused: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, fenced: _Optional[bool] = ..., reason: _Optional[str] = ..., commits_taken: _Optional[int] = ..., stop_at: _Optional[_Union[StopAt, _Mapping]] = ..., last_commit: _Optional[_Union[Committed, _Mapping]] = ..., refused: _Optional[_Iterable[str]] = ...) -> None: ...
+    def __init__(self, fenced: bool = ..., reason: _Optional[str] = ..., commits_taken: _Optional[int] = ..., stop_at: _Optional[_Union[StopAt, _Mapping]] = ..., last_commit: _Optional[_Union[Committed, _Mapping]] = ..., refused: _Optional[_Iterable[str]] = ...) -> None: ...

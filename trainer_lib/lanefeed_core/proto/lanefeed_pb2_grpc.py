@@ -5,7 +5,7 @@ import warnings
 
 from lanefeed_core.proto import lanefeed_pb2 as lanefeed__core_dot_proto_dot_lanefeed__pb2
 
-GRPC_GENERATED_VERSION = '1.85.1'
+GRPC_GENERATED_VERSION = '1.66.2'
 GRPC_VERSION = grpc.__version__
 _version_not_supported = False
 
@@ -18,14 +18,14 @@ except ImportError:
 if _version_not_supported:
     raise RuntimeError(
         f'The grpc package installed is at version {GRPC_VERSION},'
-        + ' but the generated code in lanefeed_core/proto/lanefeed_pb2_grpc.py depends on'
+        + f' but the generated code in lanefeed_core/proto/lanefeed_pb2_grpc.py depends on'
         + f' grpcio>={GRPC_GENERATED_VERSION}.'
         + f' Please upgrade your grpc module to grpcio>={GRPC_GENERATED_VERSION}'
         + f' or downgrade your generated code using grpcio-tools<={GRPC_VERSION}.'
     )
 
 
-class FeedStub:
+class FeedStub(object):
     """---- trainer <-> sidecar, over a Unix socket -------------------------------------------------------------------
 
     """
@@ -53,7 +53,7 @@ class FeedStub:
                 _registered_method=True)
 
 
-class FeedServicer:
+class FeedServicer(object):
     """---- trainer <-> sidecar, over a Unix socket -------------------------------------------------------------------
 
     """
@@ -105,7 +105,7 @@ def add_FeedServicer_to_server(servicer, server):
 
 
  # This class is part of an EXPERIMENTAL API.
-class Feed:
+class Feed(object):
     """---- trainer <-> sidecar, over a Unix socket -------------------------------------------------------------------
 
     """
@@ -192,7 +192,7 @@ class Feed:
             _registered_method=True)
 
 
-class CoordinatorStub:
+class CoordinatorStub(object):
     """---- sidecar -> control plane ----------------------------------------------------------------------------------
 
     """
@@ -210,7 +210,7 @@ class CoordinatorStub:
                 _registered_method=True)
 
 
-class CoordinatorServicer:
+class CoordinatorServicer(object):
     """---- sidecar -> control plane ----------------------------------------------------------------------------------
 
     """
@@ -238,7 +238,7 @@ def add_CoordinatorServicer_to_server(servicer, server):
 
 
  # This class is part of an EXPERIMENTAL API.
-class Coordinator:
+class Coordinator(object):
     """---- sidecar -> control plane ----------------------------------------------------------------------------------
 
     """
