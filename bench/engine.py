@@ -83,7 +83,7 @@ def measure_engine(workload: workloads.Workload, args: argparse.Namespace) -> No
     from lanefeed_sidecar.index import build_manifest
     from lanefeed_sidecar.pipeline import Engine, Stats
 
-    manifest = build_manifest(workloads.files(workload.name, args.quick), digest="Never").manifest
+    manifest = build_manifest(workloads.files(workload.name), digest="Never").manifest
     config = _config(manifest, workload.batch, args)
     stats = Stats()
     engine = Engine(config, manifest, stats=stats)
@@ -113,13 +113,12 @@ def main() -> None:
     parser.add_argument("--warm-up", type=float, default=0.8, help="GB before the window")
     parser.add_argument("--gigabytes", type=float, default=2.0, help="GB in the window")
     parser.add_argument("--budget", type=int, default=512, help="read-ahead budget, MiB")
-    parser.add_argument("--quick", action="store_true")
     parser.add_argument("--no-decode", action="store_true", help="the engine only, for a profiler")
     args = parser.parse_args()
-    workloads.ensure(args.workload, args.quick)
-    workloads.warm(args.workload, args.quick)
+    workloads.ensure(args.workload)
+    workloads.warm(args.workload)
     if not args.no_decode:
-        request = Request(loader="decode", workload=args.workload, options={"threads": args.threads}, quick=args.quick)
+        request = Request(loader="decode", workload=args.workload, options={"threads": args.threads})
         print("decode alone:", {k: round(v, 3) for k, v in limits.decode(request).items()})
     measure_engine(workloads.WORKLOADS[args.workload], args)
 

@@ -53,7 +53,7 @@ class _Decoded:
 
 def decode(request: Request) -> dict[str, float]:
     """MB/s of decoded values with `options["threads"]` threads, and the machine's noise meanwhile."""
-    work = _Decoded(itertools.cycle(workloads.files(request.workload, request.quick)))
+    work = _Decoded(itertools.cycle(workloads.files(request.workload)))
     threads = [threading.Thread(target=work.run) for _ in range(request.options["threads"])]
     for thread in threads:
         thread.start()

@@ -131,17 +131,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Sample a sidecar's memory under continuous reading.")
     parser.add_argument("--minutes", type=float, default=10.0)
     parser.add_argument("--workload", default="W4")
-    parser.add_argument("--quick", action="store_true", help="the small data set")
     parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--no-write", action="store_true", help="leave results/latest.json alone")
     args = parser.parse_args()
     parts = [str(ROOT / part) for part in ("trainer_lib", "sidecar")]
     sys.path[:0] = parts
     os.environ["PYTHONPATH"] = os.pathsep.join(parts)
-    workloads.ensure(args.workload, args.quick)
+    workloads.ensure(args.workload)
     label = f"{args.minutes:g}min"
     with tempfile.TemporaryDirectory(dir=os.environ.get("LANEFEED_SHM_ROOT", "/dev/shm")) as folder:
-        loader = open_loader(args.workload, {"threads": args.threads, "run_dir": folder}, quick=args.quick)
+        loader = open_loader(args.workload, {"threads": args.threads, "run_dir": folder})
         try:
             samples, bounds = collect(loader, Path(folder), args.minutes)
         finally:

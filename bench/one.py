@@ -32,7 +32,6 @@ class Request:
     workload: str
     options: dict[str, Any] = field(default_factory=dict)
     mode: str = "rate"
-    quick: bool = False
     seconds: float = 3.0
     step: str = "none"
     step_ms: float = 0.0
@@ -62,7 +61,7 @@ def _rate(request: Request, loader: Loader) -> dict[str, Any]:
 
 def _save(request: Request, loader: Loader) -> dict[str, Any]:
     """The first batch was taken already."""
-    half = workloads.WORKLOADS[request.workload].batches_per_epoch(request.quick) // 2
+    half = workloads.WORKLOADS[request.workload].batches_per_epoch // 2
     for _batch in islice(loader.batches, half - 1):
         pass
     if loader.state is None:
@@ -91,7 +90,7 @@ def main() -> None:
 
     opened = time.monotonic()
     state = pickle.loads(saved["state"]) if saved else None
-    loader = build(request.loader, request.workload, request.options, quick=request.quick, state=state)
+    loader = build(request.loader, request.workload, request.options, state=state)
     batch = next(loader.batches)
     first = time.monotonic()
     _check(workloads.WORKLOADS[request.workload], batch)

@@ -32,7 +32,7 @@ from bench.one import Request  # noqa: E402
 __all__: list[str] = []
 
 RESULTS = ROOT / "bench" / "results"
-#: Above this many cores of other processes a run is repeated, at most RETRIES times; the quietest one counts.
+#: Above this many cores of other processes a run is repeated, RETRIES runs at most; the quietest one counts.
 FOREIGN_CORES = 0.12
 RETRIES = 3
 LIMIT_SECONDS = 120
@@ -94,10 +94,10 @@ def _end_group(process: "subprocess.Popen[str]") -> None:
     process.wait()
 
 
-def run_job(job: Job) -> dict[str, float]:
+def run_job(job: Job, tries: int = RETRIES) -> dict[str, float]:
     """Run the job, again while others used the machine; the quietest run."""
     best: dict[str, float] = {}
-    for _ in range(RETRIES):
+    for _ in range(tries):
         found = _spawn(job)
         if not best or found.get("foreign_cores", 0) < best["foreign_cores"]:
             best = {"foreign_cores": 0.0, **found}
@@ -113,9 +113,7 @@ def _options(options: dict[str, Any], threads: int) -> dict[str, Any]:
 def make_jobs(args: argparse.Namespace, state_path: str) -> Iterator[Job]:
     """The processes of one round."""
     ours, peers, threads = sys.executable, peers_python(), args.threads
-    base = Request(
-        loader="lanefeed", workload="W4", quick=args.quick, seconds=args.seconds, options={"threads": threads}
-    )
+    base = Request(loader="lanefeed", workload="W4", seconds=args.seconds, options={"threads": threads})
     for name in args.workloads:
         here = replace(base, workload=name)
         yield Job(f"decode.{name}", replace(here, loader="decode"), ours, "bench.limits")
@@ -149,7 +147,7 @@ def measure_rounds(args: argparse.Namespace) -> dict[str, list[dict[str, float]]
     ):
         state = f"{scratch}/state"
         jobs = list(make_jobs(args, state))
-        save = Request(loader="lanefeed", workload="W4", mode="save", quick=args.quick, state_path=state)
+        save = Request(loader="lanefeed", workload="W4", mode="save", state_path=state)
         run_job(Job("save", replace(save, options={"threads": args.threads}), sys.executable))
         task = progress.add_task("", total=args.rounds * len(jobs))
         for number in range(args.rounds):
@@ -159,7 +157,7 @@ def measure_rounds(args: argparse.Namespace) -> dict[str, list[dict[str, float]]
             for job in list(jobs):
                 progress.update(task, description=f"round {number + 1}: {job.key}")
                 try:
-                    rounds.setdefault(job.key, []).append(run_job(job))
+                    rounds.setdefault(job.key, []).append(run_job(job, args.tries))
                 except RunFailed as failure:
                     if job.python == sys.executable:
                         raise
@@ -179,13 +177,17 @@ def _pair(key: str, number: int) -> tuple[str, bool]:
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Measure Lanefeed, its peers and the machine's limits.")
-    parser.add_argument("--quick", action="store_true", help="under three minutes: fewer shards, no peers")
+    parser.add_argument("--quick", action="store_true", help="under three minutes: W4 only, no peers, no repeats")
     parser.add_argument("--guard", action="store_true", help="exit 1 if a ratio is below half of the committed one")
     parser.add_argument("--rounds", type=int, default=0, help="default 3")
     parser.add_argument("--seconds", type=float, default=0.0, help="length of a window; default 3 (quick: 2)")
     parser.add_argument("--threads", type=int, default=os.cpu_count() or 1, help="decode threads on both sides")
     parser.add_argument("--workloads", default="", help="default W4,W2 (quick: W4)")
+    parser.add_argument(
+        "--tries", type=int, default=0, help="runs of a job while others use the CPU; default 3 (quick: 1)"
+    )
     args = parser.parse_args()
+    args.tries = args.tries or (1 if args.quick else RETRIES)
     args.rounds = args.rounds or 3
     args.seconds = args.seconds or (2.0 if args.quick else 3.0)
     args.workloads = (args.workloads or ("W4" if args.quick else "W4,W2")).split(",")
@@ -218,8 +220,8 @@ def main() -> None:
     """Make data, measure, write, show, guard."""
     args, committed = _arguments(), _committed()
     for name in args.workloads:
-        workloads.ensure(name, args.quick)
-        workloads.warm(name, args.quick)
+        workloads.ensure(name)
+        workloads.warm(name)
     if not args.quick and peers_python() is None:
         print("peers are not installed (make bench-peers): measuring ours and the limits only")
     rounds = measure_rounds(args)

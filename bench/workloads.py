@@ -1,7 +1,7 @@
 """The workloads: their sizes, where their files lie, and how they are made.
 
 The same shapes, values and seeds as the shared workload specification, so that the peers' adapters find the files that
-they expect when PEERS_DATA is `data_root(quick)`. Imported by every measuring process, also in the peers' environment:
+they expect when PEERS_DATA is `data_root()`. Imported by every measuring process, also in the peers' environment:
 only NumPy at the top, pyarrow and rich where files are made.
 """
 
@@ -30,8 +30,6 @@ class Workload:
 
     name: str
     shards: int
-    #: Shards that `--quick` makes and reads.
-    quick_shards: int
     rows_per_shard: int
     row_group: int
     compression: str
@@ -49,13 +47,10 @@ class Workload:
         """Payload of one batch."""
         return self.batch * self.sample_bytes
 
-    def shard_count(self, quick: bool) -> int:
-        """Number of shards that are read."""
-        return self.quick_shards if quick else self.shards
-
-    def batches_per_epoch(self, quick: bool) -> int:
+    @property
+    def batches_per_epoch(self) -> int:
         """Whole batches of an epoch."""
-        return self.shard_count(quick) * self.rows_per_shard // self.batch
+        return self.shards * self.rows_per_shard // self.batch
 
 
 #: W1 (packed documents) and W3 (images) wait for packing and image decoding; their names stay reserved.
@@ -63,7 +58,6 @@ WORKLOADS = {
     "W2": Workload(
         name="W2",
         shards=32,
-        quick_shards=6,
         rows_per_shard=131072,
         row_group=16384,
         compression="snappy",
@@ -76,7 +70,6 @@ WORKLOADS = {
     "W4": Workload(
         name="W4",
         shards=64,
-        quick_shards=24,
         rows_per_shard=2048,
         row_group=256,
         compression="zstd",
@@ -89,26 +82,25 @@ WORKLOADS = {
 }
 
 
-def data_root(quick: bool = False) -> Path:
+def data_root() -> Path:
     """Folder of the generated files: $LANEFEED_BENCH_DATA, by default ~/.cache/lanefeed-bench."""
-    root = Path(os.environ.get("LANEFEED_BENCH_DATA", "~/.cache/lanefeed-bench")).expanduser()
-    return root / ("quick" if quick else "full")
+    return Path(os.environ.get("LANEFEED_BENCH_DATA", "~/.cache/lanefeed-bench")).expanduser() / "data"
 
 
-def folder(name: str, quick: bool = False) -> Path:
+def folder(name: str) -> Path:
     """Folder of one workload's Parquet files."""
-    return data_root(quick) / "parquet" / name
+    return data_root() / "parquet" / name
 
 
-def files(name: str, quick: bool = False) -> list[str]:
+def files(name: str) -> list[str]:
     """The workload's files, sorted."""
-    return sorted(str(path) for path in folder(name, quick).glob("*.parquet"))
+    return sorted(str(path) for path in folder(name).glob("*.parquet"))
 
 
-def warm(name: str, quick: bool = False) -> None:
+def warm(name: str) -> None:
     """Read every file once, so that the page cache has them and no run pays for the disk."""
     block = bytearray(16 << 20)
-    for path in files(name, quick):
+    for path in files(name):
         with open(path, "rb", buffering=0) as file:
             while file.readinto(block):
                 pass
@@ -156,14 +148,14 @@ def _table_w4(workload: Workload, shard: int) -> Any:
 _TABLES: dict[str, Callable[[Workload, int], Any]] = {"W2": _table_w2, "W4": _table_w4}
 
 
-def ensure(name: str, quick: bool = False) -> None:
+def ensure(name: str) -> None:
     """Make the workload's files that are missing, showing progress. A file appears whole or not at all."""
     import pyarrow.parquet as pq
     from rich.progress import Progress
 
-    workload, target = WORKLOADS[name], folder(name, quick)
+    workload, target = WORKLOADS[name], folder(name)
     target.mkdir(parents=True, exist_ok=True)
-    paths = [target / f"{shard:03d}.parquet" for shard in range(workload.shard_count(quick))]
+    paths = [target / f"{shard:03d}.parquet" for shard in range(workload.shards)]
     missing = [(shard, path) for shard, path in enumerate(paths) if not path.exists()]
     if not missing:
         return

@@ -23,10 +23,10 @@ class Loader:
     close: Callable[[], None] = field(default=lambda: None)
 
 
-def build(loader: str, workload: str, options: dict[str, Any], *, quick: bool, state: Any = None) -> Loader:
+def build(loader: str, workload: str, options: dict[str, Any], *, state: Any = None) -> Loader:
     """Build `loader` for `workload`; `state` is what an earlier process saved."""
     if loader == "lanefeed":
         from bench.adapters.lanefeed_ import build as make
     else:
         from bench.adapters.peer import build as make
-    return make(loader, workload, options, quick=quick, state=state)
+    return make(loader, workload, options, state=state)

@@ -12,13 +12,13 @@ __all__ = ["build", "open_loader"]
 SEED = 7
 
 
-def open_loader(workload: str, options: dict[str, Any], *, quick: bool) -> Any:
+def open_loader(workload: str, options: dict[str, Any]) -> Any:
     """A `lanefeed.Loader`. options: threads, and anything else that `open` takes."""
     import lanefeed
 
     rest = {key: value for key, value in options.items() if key != "threads"}
     return lanefeed.open(
-        str(workloads.folder(workload, quick) / "*.parquet"),
+        str(workloads.folder(workload) / "*.parquet"),
         global_batch_size=workloads.WORKLOADS[workload].batch,
         seed=SEED,
         tensors="torch",
@@ -32,10 +32,10 @@ def _batches(loader: Any) -> Iterator[Any]:
         yield from loader
 
 
-def build(loader: str, workload: str, options: dict[str, Any], *, quick: bool, state: Any = None) -> Loader:
+def build(loader: str, workload: str, options: dict[str, Any], *, state: Any = None) -> Loader:
     """The sidecar is a child of this process, so that the process tree has it."""
     del loader
-    opened = open_loader(workload, options, quick=quick)
+    opened = open_loader(workload, options)
     if state is not None:
         opened.load_state_dict(state)
     return Loader(_batches(opened), state=lambda _taken: opened.state_dict(), close=opened.close)

@@ -31,9 +31,9 @@ def _endless(loader: Any) -> Iterator[Any]:
         yield from loader
 
 
-def build(loader: str, workload: str, options: dict[str, Any], *, quick: bool, state: Any = None) -> Loader:
+def build(loader: str, workload: str, options: dict[str, Any], *, state: Any = None) -> Loader:
     """Build a peer for `workload`. `options` are the adapter's own."""
-    os.environ["PEERS_DATA"] = str(workloads.data_root(quick))
+    os.environ["PEERS_DATA"] = str(workloads.data_root())
     sys.path.insert(0, str(peers_folder()))
     module = importlib.import_module("adapters." + MODULES[loader])
     name = workloads.WORKLOADS[workload].peer_name

@@ -64,16 +64,22 @@ class Proof:
             self._fold(step)
 
     def _fold(self, step: int) -> None:
+        # Plain numbers first, one entry an epoch then: this runs in next(), for all steps of the frame before.
+        sums: dict[int, list[int]] = {}
         while self._frames and self._folded < step:
             frame = self._frames[0]
             stop = min(step, frame.first + len(frame.steps))
             for entries in frame.steps[self._folded - frame.first : stop - frame.first]:
                 for epoch, count, total in entries:
-                    self._life.add(epoch, count, total)
-                    self._segment.add(epoch, count, total)
+                    seen = sums.setdefault(epoch, [0, 0])
+                    seen[0] += count
+                    seen[1] += total
             self._folded = stop
             if stop == frame.first + len(frame.steps):
                 self._frames.popleft()
+        for epoch, (count, total) in sums.items():
+            self._life.add(epoch, count, total)
+            self._segment.add(epoch, count, total)
 
     def snapshot(self, step: int, epoch: int) -> Snapshot:
         """The proof at total step `step`, in `epoch`; the life's ledger is cut to that epoch and the one before."""

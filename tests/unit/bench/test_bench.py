@@ -81,7 +81,7 @@ def test_shards_are_the_same_on_every_machine(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setenv("LANEFEED_BENCH_DATA", str(tmp_path))
     drawn = workloads.tokens(np.random.default_rng([workloads.SEED, 4, 0]), 5)
     assert drawn.tolist() == PINNED
-    assert workloads.folder("W4", quick=True) == tmp_path / "quick" / "parquet" / "W4"
+    assert workloads.folder("W4") == tmp_path / "data" / "parquet" / "W4"
 
 
 def samples(rss: list[int], fds: list[int]) -> Samples:
