@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,9 @@ from lanefeed_operator.local.store import FOLDER
 from lanefeed_operator.reconcile.types import ManifestInfo
 
 __all__ = ["Indexer", "check_unchanged", "index", "info_of", "read_manifest"]
+
+#: Reading all footers (and, for a digest, all bytes) may take this long.
+INDEX_SECONDS = 3600.0
 
 
 def arguments(job: Job, out: Path) -> list[str]:
@@ -65,6 +69,7 @@ class Indexer:
     def __init__(self, job: Job, out: Path) -> None:
         """Start it; `out` appears whole at its end."""
         self.out = out
+        self._began = time.monotonic()
         self._errors = out.with_suffix(".log")
         with self._errors.open("wb") as errors:
             self._process = subprocess.Popen(
@@ -82,7 +87,10 @@ class Indexer:
         """None while it runs. Exit code 2 is the data's or the user's fault; anything else may be tried again."""
         code = self._process.poll()
         if code is None:
-            return None
+            if time.monotonic() - self._began < INDEX_SECONDS:
+                return None
+            self.stop()
+            return ManifestInfo(error=_too_long(INDEX_SECONDS), retryable=False)
         if code:
             return ManifestInfo(error=_reason(self._errors.read_text(errors="replace"), code), retryable=code != 2)
         try:
@@ -97,18 +105,20 @@ class Indexer:
         self._process.wait()
 
 
-def index(options: Sequence[str], *, seconds: float = 3600) -> dict[str, Any]:
+def index(options: Sequence[str], *, seconds: float = INDEX_SECONDS) -> dict[str, Any]:
     """Run the indexer to its end and return its JSON report. Raises LocalError with its own words."""
     try:
         done = subprocess.run(command(["--json", *options]), capture_output=True, timeout=seconds, check=False)
     except subprocess.TimeoutExpired:
-        raise LocalError(
-            f"indexing took longer than {seconds:.0f} s: index fewer files, or nearer to the data"
-        ) from None
+        raise LocalError(_too_long(seconds)) from None
     if done.returncode:
         raise LocalError(_reason(done.stderr.decode(errors="replace"), done.returncode))
     report: dict[str, Any] = json.loads(done.stdout)
     return report
+
+
+def _too_long(seconds: float) -> str:
+    return f"indexing took longer than {seconds:.0f} s: is the storage there? Index fewer files, or nearer to the data"
 
 
 def _reason(stderr: str, code: int) -> str:

@@ -30,6 +30,9 @@ DELETE_FLUSH_SECONDS = 5.0
 FAILED_FLUSH_SECONDS = 0.5
 #: How long a stopped sidecar may take to end before SIGKILL.
 SIDECAR_STOP_SECONDS = 5.0
+#: How long a pod waits for its sidecar to be ready for the first time (a cluster has a startup probe), and who sets it.
+START_SECONDS = 120.0
+ENV_START_SECONDS = "LANEFEED_START_SECONDS"
 EXIT_FATAL = 2
 MAX_EVENTS = 50
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD)
@@ -60,6 +63,8 @@ class Supervisor:
         self.trainer = Container(
             name="trainer", command=doc.command, cwd=doc.cwd, env=doc.env | mark, log=logs / "trainer.log"
         )
+        self._start_seconds = float(os.environ.get(ENV_START_SECONDS) or START_SECONDS)
+        self._start_by = time.monotonic() + self._start_seconds
         #: Set by SIGTERM: when the trainer's grace time ends.
         self._deadline: float | None = None
 
@@ -139,7 +144,11 @@ class Supervisor:
             self.state.metrics = probes.metrics_address(self.run_dir)
 
     def _keep_trainer(self) -> None:
-        if self.trainer.pid or self.trainer.exit_code is not None or not self.state.ready:
+        if self.trainer.pid or self.trainer.exit_code is not None:
+            return
+        if not self.state.ready:
+            if time.monotonic() > self._start_by:
+                self._give_up()
             return
         try:
             self.trainer.start()
@@ -149,6 +158,19 @@ class Supervisor:
             self.state.message = f"the trainer's command cannot be started: {error}; check command and workingDir"
             return
         self.state.trainer_pid, self.state.phase, self.state.started = self.trainer.pid, "Running", time.time()
+
+    def _give_up(self) -> None:
+        """The sidecar has not become ready in time: the pod fails, and a new one may do better."""
+        times = self.state.sidecar_restarts
+        died = f" (it died {times} times)" if times else ""
+        words = probes.why_not_ready(self.run_dir) or self.sidecar.last_line() or "it said nothing"
+        self._end(
+            "Failed",
+            poddoc.SIDECAR_FATAL,
+            f"the sidecar was not ready within {self._start_seconds:g} s{died}: {words}; see sidecar.log, and "
+            f"{ENV_START_SECONDS} for how long to wait",
+        )
+        self.state.exit_code = 1
 
     # ---- the end -----------------------------------------------------------------------------------------------
 

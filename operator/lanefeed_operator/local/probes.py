@@ -3,7 +3,7 @@
 import socket
 from pathlib import Path
 
-__all__ = ["METRICS_NAME", "flushed", "listening", "metrics_address", "metrics_text", "ready"]
+__all__ = ["METRICS_NAME", "flushed", "listening", "metrics_address", "metrics_text", "ready", "why_not_ready"]
 
 METRICS_NAME = "metrics.addr"
 COMMITS_NAME = "commits.jsonl"
@@ -40,6 +40,15 @@ def ready(run_dir: Path) -> bool:
         return _get(address, "/readyz")[0] == 200
     except (OSError, ValueError, IndexError):
         return False
+
+
+def why_not_ready(run_dir: Path) -> str:
+    """What /readyz says where it does not say 200; "" where nobody answers."""
+    try:
+        status, text = _get(metrics_address(run_dir), "/readyz")
+    except (OSError, ValueError, IndexError):
+        return ""
+    return "" if status == 200 else text.strip()
 
 
 def metrics_text(address: str) -> str:
