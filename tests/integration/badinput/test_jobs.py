@@ -194,6 +194,39 @@ def test_a_sidecar_that_hangs_ends_the_trainer_with_its_words(job: LocalJob) -> 
     assert "exit code 1" in job.log
 
 
+#: Comes first in each process of the job; does harm to the sidecar only.
+AT_START = """
+import os, sys, time
+if "lanefeed_sidecar" in sys.orig_argv and "--config" in sys.orig_argv:
+    {harm}
+"""
+
+
+@pytest.mark.parametrize(
+    ("harm", "said"),
+    [
+        (
+            "time.sleep(60)",
+            "the sidecar was not ready within 2 s: it said nothing; see sidecar.log, and LANEFEED_START_",
+        ),
+        (
+            "print('no libarrow.so', file=sys.stderr, flush=True), os._exit(1)",
+            "times): no libarrow.so; see sidecar.log, and LANEFEED_START_SECONDS for how long",
+        ),
+    ],
+    ids=["hangs", "dies again and again"],
+)
+def test_a_sidecar_that_never_starts(job: LocalJob, monkeypatch: pytest.MonkeyPatch, harm: str, said: str) -> None:
+    """An image that hangs or breaks at its start: the pod does not wait for it for ever."""
+    harmed = job.work / "harm"
+    harmed.mkdir()
+    (harmed / "sitecustomize.py").write_text(AT_START.format(harm=harm))
+    monkeypatch.syspath_prepend(str(harmed))
+    job.env["LANEFEED_START_SECONDS"] = "2"
+    job.write()
+    assert said in refused(job, 1)
+
+
 def test_index_says_the_same(job: LocalJob) -> None:
     assert "data.uri no/*.parquet matches no file" in refused(job, 2, "index", "no/*.parquet")
     assert "did you mean 'id'?" in refused(job, 2, "index", "data", "--columns", "idd")

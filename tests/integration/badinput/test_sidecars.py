@@ -52,8 +52,8 @@ def test_no_sidecar_ever_comes(run_dir: Path) -> None:
         next(iter(loader))
     assert time.monotonic() - began < 4
     assert str(caught.value) == (
-        f"no sidecar answered within 1 s: there is no {run_dir}/token yet. Look at the sidecar's log; attach_timeout= or "
-        "LANEFEED_ATTACH_SECONDS sets how long to wait"
+        f"no sidecar answered within 1 s: there is no {run_dir}/token yet. Look at the sidecar's log; "
+        "attach_timeout= or LANEFEED_ATTACH_SECONDS sets how long to wait"
     )
 
 
