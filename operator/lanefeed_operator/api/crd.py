@@ -4,6 +4,7 @@ Called by tools/gen_crd.py, which writes it into the chart and docs/fields.md. P
 """
 
 from collections.abc import Iterator
+from copy import deepcopy
 from typing import Any
 
 from lanefeed_operator.api.crd_docs import EXTRA
@@ -95,8 +96,8 @@ def schema() -> Schema:
         "description": _ABOUT,
         "required": ["spec"],
         "properties": {
-            "apiVersion": {"type": "string", "description": f"{API_VERSION}."},
-            "kind": {"type": "string", "description": f"{KIND}."},
+            "apiVersion": {"type": "string", "description": f"Version of the API: {API_VERSION}."},
+            "kind": {"type": "string", "description": f"Kind of the object: {KIND}."},
             "metadata": {"type": "object"},
             "spec": {"description": describe(Job, "spec"), **object_schema(Spec)},
             "status": {"description": describe(Job, "status"), **object_schema(Status, defaults=False)},
@@ -107,7 +108,7 @@ def schema() -> Schema:
     for path, extra in BOUNDS.items():
         _place(root, path, extra)
     for path, rules in RULES.items():
-        _find(root, path)["x-kubernetes-validations"] = rules
+        _find(root, path)["x-kubernetes-validations"] = deepcopy(rules)
     _no_empty_defaults(root)
     return root
 
@@ -149,7 +150,7 @@ def _place(root: Schema, path: str, extra: Schema) -> None:
         if value is None:
             node.pop(key, None)
         else:
-            node[key] = value
+            node[key] = deepcopy(value)
 
 
 def _no_empty_defaults(root: Schema) -> None:
