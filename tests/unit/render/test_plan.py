@@ -114,9 +114,10 @@ def test_the_plan_fits_a_config_map_whatever_the_size() -> None:
 
 def test_chunks_joined_are_the_manifest() -> None:
     data = manifest()
-    encoded = manifest_codec.encode(data) + b"\0" * CHUNK_BYTES  # two chunks
+    # Eleven, all that are allowed: as texts 10 must not come before 2.
+    encoded = manifest_codec.encode(data) + b"".join(bytes([n]) * CHUNK_BYTES for n in range(10))
     maps = manifest_maps(make(), encoded, data.digest)
-    assert [m["metadata"]["name"] for m in maps] == ["good-manifest-0", "good-manifest-1"]
+    assert [m["metadata"]["name"] for m in maps] == [f"good-manifest-{n}" for n in range(11)]
     assert all(m["immutable"] for m in maps)
     parts = {key: base64.b64decode(value) for m in maps for key, value in m["binaryData"].items()}
     assert b"".join(parts[key] for key in sorted(parts)) == encoded
