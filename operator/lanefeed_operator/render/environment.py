@@ -1,7 +1,7 @@
 """Environment of the trainer: Lanefeed's variables and torchrun's `PET_*`, so that `torchrun train.py` is enough.
 
 torchrun ranks nodes by the text of PET_LOCAL_ADDR. Host names have no leading zeros, so from eleven pods on RANK is not
-pod index x ranksPerReplica + LOCAL_RANK. A data rank has to be made of those two: the sidecar serves its own ranks only.
+pod index x ranksPerReplica + LOCAL_RANK. A data rank must be made of those, since a sidecar serves its own ranks only.
 """
 
 from typing import Any
