@@ -41,16 +41,26 @@ MAX_MESSAGE_BYTES = 1024
 
 def clip(text: str, limit: int = MAX_MESSAGE_BYTES) -> str:
     """`text` in at most `limit` bytes once written as JSON, its beginning kept."""
-    if len(text) * 6 <= limit:
+    if len(text) * 12 <= limit:
         return text
     size = 0
     kept: list[str] = []
     for char in text:
-        size += 1 if char.isprintable() and char.isascii() and char not in '"\\' else 2 if char in '"\\\n' else 6
+        size += _json_bytes(char)
         if size > limit - 3:
             return "".join(kept) + "..."
         kept.append(char)
     return text
+
+
+def _json_bytes(char: str) -> int:
+    """Bytes of a character in JSON; at most that many."""
+    if char.isascii() and char.isprintable() and char not in '"\\':
+        return 1
+    if char in '"\\\n':
+        return 2
+    # Beyond the basic plane JSON writes two escapes.
+    return 6 if ord(char) <= 0xFFFF else 12
 
 
 def put(

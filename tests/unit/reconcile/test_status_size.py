@@ -2,7 +2,7 @@
 
 import json
 
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from lanefeed_core.book import KEEP, Book, JobCommit
@@ -48,6 +48,7 @@ def test_worst_cases_fit(message: str, path: str, ranks: int, failing: bool) -> 
     assert Status.model_validate(json.loads(text)) == status
 
 
+@example("\U00010000" * 17)
 @given(st.text(max_size=3000))
 def test_clip_counts_what_json_writes(text: str) -> None:
     kept = clip(text, 200)
