@@ -102,8 +102,8 @@ def _exhausted(job: Job, children: Children) -> Why:
     return Why(
         "TooManyRestarts",
         f"pod index {index} failed {_count(children.failures, index)} times and spec.maxRestarts is "
-        f"{job.spec.max_restarts}; {how}. Read the log of this pod, mend what it names, and start the job again: it goes "
-        "on from the last commit",
+        f"{job.spec.max_restarts}; {how}. Read the log of this pod, mend what it names, and start the job again: it "
+        "goes on from the last commit",
     )
 
 
