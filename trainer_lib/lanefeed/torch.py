@@ -6,6 +6,7 @@ The sidecar does what workers would do, so `num_workers=0` is right. One worker 
 batches travel once more. Lightning, Accelerate and the like may also iterate over a Loader itself, which is better.
 """
 
+import multiprocessing.util
 import os
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -55,6 +56,9 @@ class IterableDataset(torch.utils.data.IterableDataset[Batch]):
         if self._loader is None:
             self._pid = os.getpid()
             self._loader = self._make()
+            if torch.utils.data.get_worker_info() is not None:
+                # Worker processes leave without running exit handlers, but for those of multiprocessing.
+                multiprocessing.util.Finalize(None, self._loader.close, exitpriority=10)
             if self._state is not None:
                 self._loader.load_state_dict(self._state)
         return self._loader

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -61,7 +62,8 @@ def test_errors_form_one_tree() -> None:
 
 
 def test_importing_the_library_imports_no_torch_and_nothing_heavy() -> None:
-    code = "import sys, lanefeed, lanefeed.testing; print([m for m in ('torch', 'pyarrow', 'pydantic') if m in sys.modules])"
+    heavy = "[m for m in ('torch', 'pyarrow', 'pydantic') if m in sys.modules]"
+    code = f"import sys, lanefeed, lanefeed.testing; print({heavy})"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
 
@@ -78,7 +80,8 @@ def old(folder: Path) -> Path:
 def test_what_a_dead_owner_left_is_removed_and_a_living_ones_is_not(tmp_path: Path) -> None:
     mine = RunFolder(tmp_path / f"{PREFIX}mine")
     dead = RunFolder(tmp_path / f"{PREFIX}dead")
-    dead.leave()
+    assert dead.leave()
+    dead.done(remove=False)
     bare = tmp_path / f"{PREFIX}bare"
     bare.mkdir()
     young = tmp_path / f"{PREFIX}young"
@@ -91,7 +94,8 @@ def test_what_a_dead_owner_left_is_removed_and_a_living_ones_is_not(tmp_path: Pa
     assert mine.path.exists()
     assert young.exists()
     assert other.exists()
-    mine.leave()
+    assert mine.leave()
+    mine.done(remove=True)
 
 
 def test_a_folder_with_a_living_sidecar_is_left_alone(tmp_path: Path) -> None:
@@ -103,6 +107,7 @@ def test_a_folder_with_a_living_sidecar_is_left_alone(tmp_path: Path) -> None:
         holder.stdout.readline()
         assert locked(folder.path / "sidecar.pid")
         assert folder.leave()
+        folder.done(remove=False)
         old(folder.path)
         assert reclaim(tmp_path) == []
     finally:
@@ -115,6 +120,40 @@ def test_the_last_one_out_is_told_so(tmp_path: Path) -> None:
     one, two = RunFolder(tmp_path / "f"), RunFolder(tmp_path / "f")
     assert not one.leave()
     assert two.leave()
+    two.done(remove=True)
     assert not two.leave()
-    two.remove()
     assert not (tmp_path / "f").exists()
+
+
+def test_of_many_that_leave_at_once_exactly_one_is_the_last(tmp_path: Path) -> None:
+    for _ in range(30):
+        folders = [RunFolder(tmp_path / "f") for _ in range(6)]
+        gate, last = threading.Barrier(6), []
+
+        def leave(folder: RunFolder, gate: threading.Barrier = gate, last: list[RunFolder] = last) -> None:
+            gate.wait(10)
+            if folder.leave():
+                last.append(folder)
+
+        threads = [threading.Thread(target=leave, args=(f,)) for f in folders]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(10)
+        assert len(last) == 1
+        last[0].done(remove=False)
+
+
+def test_who_comes_while_the_last_one_cleans_up_waits_and_begins_anew(tmp_path: Path) -> None:
+    leaving = RunFolder(tmp_path / "f")
+    (leaving.path / "old").touch()
+    assert leaving.leave()
+    timer = threading.Timer(0.3, lambda: leaving.done(remove=True))
+    timer.start()
+    began = time.monotonic()
+    coming = RunFolder(tmp_path / "f")
+    assert time.monotonic() - began > 0.2
+    assert not (coming.path / "old").exists()
+    timer.join()
+    assert coming.leave()
+    coming.done(remove=True)

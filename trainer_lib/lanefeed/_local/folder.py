@@ -26,6 +26,8 @@ START_LOCK_SECONDS = 700.0
 #: A line says what is waited for this often.
 WORD_SECONDS = 10.0
 _USERS = "users.lock"
+#: How long to wait for somebody who is just ending the folder's sidecar.
+JOIN_SECONDS = 20.0
 _PID = "sidecar.pid"
 
 
@@ -90,17 +92,20 @@ class RunFolder:
     def __init__(self, path: Path) -> None:
         """Make it or join it. Raises LanefeedError if it cannot be made."""
         self.path = path
-        for _ in range(50):
+        self._fd: int | None = None
+        missing, end = 0, time.monotonic() + JOIN_SECONDS
+        while missing < 50 and time.monotonic() < end:
             try:
                 self.path.mkdir(mode=0o750, parents=True, exist_ok=True)
                 fd = _lock(self.path / _USERS, fcntl.LOCK_SH)
             except FileNotFoundError:
+                missing += 1
                 time.sleep(0.01)
                 continue  # its last user removed it this moment: make it anew
             except OSError as error:
                 raise LanefeedError(f"cannot make the run folder {self.path}: {error.strerror}") from error
             if fd is not None and self._same(fd):
-                self._fd: int | None = fd
+                self._fd = fd
                 return
             if fd is not None:
                 os.close(fd)
@@ -133,21 +138,28 @@ class RunFolder:
         return StartLock(self.path / "start.lock")
 
     def leave(self) -> bool:
-        """Let go of the folder. True for the last user, who then ends the sidecar and calls `remove`."""
+        """Let go of the folder. True for the last user, who ends the sidecar and then calls `done`.
+
+        The shared lock goes first: of several that leave at once, exactly one finds nobody else. Until `done` nobody
+        can join.
+        """
         fd, self._fd = self._fd, None
         if fd is None:
             return False
+        os.close(fd)
         try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return True
-        except BlockingIOError:
+            self._fd = _lock(self.path / _USERS, fcntl.LOCK_EX, create=False)
+        except OSError:
             return False
-        finally:
-            os.close(fd)
+        return self._fd is not None
 
-    def remove(self) -> None:
-        """Remove the folder and all in it."""
-        shutil.rmtree(self.path, ignore_errors=True)
+    def done(self, *, remove: bool) -> None:
+        """The end for the last user: with `remove` the folder goes with all in it; then others may make it anew."""
+        if remove:
+            shutil.rmtree(self.path, ignore_errors=True)
+        fd, self._fd = self._fd, None
+        if fd is not None:
+            os.close(fd)
 
 
 class StartLock:

@@ -88,6 +88,8 @@ class LocalSidecar:
         self._given_dir = run_dir
         self._lanes, self._window = dataset.lanes, dataset.window
         self._resolved: StreamSpec | None = None
+        #: The folder is named by lanes and window too: the plain one has a sidecar with others.
+        self._apart = False
         self._lock = threading.RLock()
         self._folder: RunFolder | None = None
         self._process: subprocess.Popen[bytes] | None = None
@@ -100,16 +102,23 @@ class LocalSidecar:
     def ensure(self) -> Path:
         """A living or starting sidecar; its run folder. Raises what it said when it cannot run."""
         with self._lock:
-            folder = self._folder = self._folder or self._join()
-            if self._process is not None and self._process.poll() is None:
-                return folder.path
-            if not folder.has_sidecar():
-                with folder.starting():
-                    if not folder.has_sidecar():
-                        self._start(folder)
-            if self._resolved is None:
-                self._resolved = _spec_in(folder.path)
-            return folder.path
+            while True:
+                folder = self._folder = self._folder or self._join()
+                if self._process is not None and self._process.poll() is None:
+                    return folder.path
+                if not folder.has_sidecar():
+                    with folder.starting():
+                        if not folder.has_sidecar():
+                            self._start(folder)
+                self._resolved = self._resolved or _spec_in(folder.path)
+                if self._apart or self._resolved is None or self._wants(self._resolved):
+                    return folder.path
+                # A sidecar of these ranks is warm, but with other lanes than the state's that is to be loaded.
+                self.release()
+                self._apart = True
+
+    def _wants(self, spec: StreamSpec) -> bool:
+        return (self._lanes or spec.lanes, self._window or spec.window) == (spec.lanes, spec.window)
 
     def adopt(self, state: SavedState) -> bool:
         """Lanes and window that nobody gave come from a state that is to be loaded: its order is theirs.
@@ -121,10 +130,10 @@ class LocalSidecar:
                 self._lanes = state.spec.lanes
             if self._dataset.window is None:
                 self._window = state.spec.window
-            now = self._resolved
-            if now is None or (now.lanes, now.window) == (self._lanes or now.lanes, self._window or now.window):
+            if self._resolved is None or self._wants(self._resolved):
                 return False
             self.release()
+            self._apart = True
             return True
 
     def release(self) -> None:
@@ -141,8 +150,8 @@ class LocalSidecar:
             if process is not None:
                 _children.append(process)
             _reap(_end(folder) if last else 0)
-            if last and self._given_dir is None:
-                folder.remove()
+            if last:
+                folder.done(remove=self._given_dir is None)
 
     def reset(self) -> bool:
         """End the sidecar, so that the next one begins anew; False where other ranks share it."""
@@ -157,8 +166,7 @@ class LocalSidecar:
         shared = self._place.together
         identity = {
             "dataset": asdict(self._dataset),
-            "lanes": self._lanes,
-            "window": self._window,
+            "apart": [self._lanes, self._window] if self._apart else [],
             "world": self._place.world,
             "pod": self._place.pod,
             "owner": os.getppid() if shared else os.getpid(),
