@@ -210,7 +210,9 @@ def proof(demo: Demo, spec: dict) -> bool:
     table.add_row("order of every global batch equal", _good(same_order, same_order))
     console.print(table)
 
-    pauses = Table(title="What was done to it, and how long rank 0 waited for its next batch", title_justify="left", min_width=96)
+    pauses = Table(
+        title="What was done to it, and how long rank 0 waited for its next batch", title_justify="left", min_width=96
+    )
     pauses.add_column("event")
     pauses.add_column("at step", justify="right")
     pauses.add_column("seconds to the next batch", justify="right")

@@ -45,6 +45,12 @@ def test_case_38_smaller_slots_work_in_a_small_shm(
     """The remedy that the message names works."""
     uri = make_rows(tmp_path / "d", [64])
     monkeypatch.setenv("LANEFEED_SHM_ROOT", str(small_tmpfs))
-    options: dict[str, Any] = {"global_batch_size": 8, "epochs": 1, "tensors": "numpy", "slots": 4, "slot_bytes": 1 << 18}
+    options: dict[str, Any] = {
+        "global_batch_size": 8,
+        "epochs": 1,
+        "tensors": "numpy",
+        "slots": 4,
+        "slot_bytes": 1 << 18,
+    }
     with lanefeed.open(str(uri), **options) as loader:
         assert sum(map(len, take([loader]))) == 64

@@ -317,7 +317,7 @@ def test_command_text(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
     [
         (["nothing/*.parquet"], "DataError: data.uri nothing/*.parquet matches no file (current folder {0}; the nearest folder that exists is {0}): check the pattern"),  # noqa: E501
         (["d", "--columns", "lable"], "ConfigError: data.columns names 'lable', which the dataset does not have: did you mean 'label'? It has label"),  # noqa: E501
-        (["d", "--out", "no/such/m"], "ConfigError: --out no/such/m cannot be written: No such file or directory; make room there, or name another folder"),
+        (["d", "--out", "no/such/m"], "ConfigError: --out no/such/m cannot be written: No such file or directory; make room there, or name another folder"),  # noqa: E501
     ],
 )  # fmt: skip
 def test_command_errors(tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], last: str) -> None:
