@@ -157,7 +157,9 @@ def measure_rounds(args: argparse.Namespace) -> dict[str, list[dict[str, float]]
             for job in list(jobs):
                 progress.update(task, description=f"round {number + 1}: {job.key}")
                 try:
-                    rounds.setdefault(job.key, []).append(run_job(job, args.tries))
+                    found = run_job(job, args.tries)
+                    rounds.setdefault(job.key, []).append(found)
+                    progress.console.print(_line(number, job.key, found))
                 except RunFailed as failure:
                     if job.python == sys.executable:
                         raise
@@ -165,6 +167,13 @@ def measure_rounds(args: argparse.Namespace) -> dict[str, list[dict[str, float]]
                     jobs.remove(job)
                 progress.advance(task)
     return rounds
+
+
+def _line(number: int, key: str, found: dict[str, float]) -> str:
+    """One run, for whoever watches."""
+    shown = {"mb_s": "MB/s", "stall_percent": "% waiting", "first_from_open_s": "s to the first batch"}
+    parts = [f"{found[name]:.2f} {unit}" for name, unit in shown.items() if name in found]
+    return f"{number + 1} {key:18s} {', '.join(parts)}; others used {found['foreign_cores']:.2f} cores"
 
 
 def _pair(key: str, number: int) -> tuple[str, bool]:

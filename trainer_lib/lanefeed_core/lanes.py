@@ -11,6 +11,7 @@ step and owns rows [floor(N C(l) / G), floor(N C(l+1) / G)) of the epoch's line.
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -106,6 +107,10 @@ class Lanes:
         #: Samples of an epoch's last, smaller step: N mod G.
         self.leftover = self.rows % spec.global_batch_size
         self._lane_starts = np.array([self._line_start(lane) for lane in range(spec.lanes + 1)], dtype=np.int64)
+        starts = self._lane_starts.tolist()
+        # Looked up for every lane of every frame, so made once.
+        self._lines = [LineRun(start, stop) for start, stop in pairwise(starts)]
+        self._shares = [self.offset(lane + 1) - self.offset(lane) for lane in range(spec.lanes)]
         self._check()
         self.line = lru_cache(maxsize=4)(self._line)
 
@@ -135,11 +140,11 @@ class Lanes:
 
     def share(self, lane: int) -> int:
         """Samples that the lane gives to each full step: c(l)."""
-        return self.offset(lane + 1) - self.offset(lane)
+        return self._shares[lane]
 
     def lane_line(self, lane: int) -> LineRun:
         """The rows of every epoch's line that belong to the lane."""
-        return LineRun(int(self._lane_starts[lane]), int(self._lane_starts[lane + 1]))
+        return self._lines[lane]
 
     def lane_rows(self, lane: int) -> int:
         """Rows of the lane in an epoch."""

@@ -17,7 +17,7 @@ from lanefeed_core.lanes import Lanes
 from lanefeed_core.layout import SLOT_HEADER_BYTES, Column, fixed_frame_bytes
 from lanefeed_core.manifest import Manifest
 from lanefeed_core.podconfig import PodConfig
-from lanefeed_core.slices import lane_slices, rank_lanes, rank_slice
+from lanefeed_core.slices import LaneSlice, lane_slices, rank_lanes, rank_slice
 from lanefeed_sidecar import formats
 from lanefeed_sidecar.errors import ConfigError
 from lanefeed_sidecar.pipeline.assemble import Shape, assemble, frame_copies, frame_keys
@@ -85,6 +85,7 @@ class Engine:
             stats=stats,
         )
         self._ramp = dict.fromkeys(self.ranks, 1)
+        self._full_slices: dict[int, list[LaneSlice]] = {}
 
     def _window_row_bytes(self, manifest: Manifest) -> float:
         """Bytes of a row in a window: fixed columns exactly, ragged ones by the files' metadata."""
@@ -147,7 +148,7 @@ class Engine:
         if self._store.position(rank) != step:
             self.seek(rank, step)
         shape = self._shape(rank, step)
-        copies = frame_copies(self.lanes, lane_slices(self.lanes, self._world, rank, shape.step), shape)
+        copies = frame_copies(self.lanes, self._slices_at(rank, shape.step), shape)
         first = frame_keys([c for c in copies if c.step == 0])
         windows = self._store.acquire(rank, step, first, frame_keys(copies), cancelled)
         if windows is None:
@@ -175,6 +176,14 @@ class Engine:
         if self.total_steps:
             limit = min(limit, self.total_steps - step)
         return Shape(at.epoch, at.step, max(1, limit), high - low, step)
+
+    def _slices_at(self, rank: int, step: int) -> list[LaneSlice]:
+        """The rank's lane slices: the same in every step but a short last one."""
+        if self.lanes.is_last_short(step):
+            return lane_slices(self.lanes, self._world, rank, step)
+        if rank not in self._full_slices:
+            self._full_slices[rank] = lane_slices(self.lanes, self._world, rank, step)
+        return self._full_slices[rank]
 
     def _frame_steps(self, rows: int) -> int:
         one = fixed_frame_bytes(list(self.columns), rows, 1) + int(rows * self._ragged_bytes)
