@@ -131,6 +131,8 @@ class Window:
     batches: int = 0
     wall: float = 0.0
     blocked: float = 0.0
+    #: As `blocked`, with the time in which columns were made.
+    opened: float = 0.0
     #: CPU of the consuming thread in next() and in making all columns, and of all threads of its process.
     next_cpu: float = 0.0
     process_cpu: float = 0.0
@@ -147,6 +149,7 @@ class Window:
             "batches_s": self.batches / self.wall,
             "mb_s": gigabytes * 1e3 / self.wall,
             "stall_percent": 100 * self.blocked / self.wall,
+            "stall_with_columns_percent": 100 * self.opened / self.wall,
             "next_cpu_us": 1e6 * self.next_cpu / self.batches - clock_cost_us(),
             "process_cpu_us": 1e6 * self.process_cpu / self.batches,
             "cpu_s_per_gb": self.tree_cpu / gigabytes,
@@ -188,10 +191,11 @@ def measure(
             break
         cpu_start = thread_clock()
         batch = next(batches)
+        seen.waits.append(clock() - start)
         if isinstance(batch, dict):
             tuple(batch.values())  # where columns become tensors when they are looked at, that is part of the price
         seen.next_cpu += thread_clock() - cpu_start
-        seen.waits.append(clock() - start)
+        seen.opened += clock() - start
         touch(batch)
         seen.batches += 1
     seen.wall = time.monotonic() - begin

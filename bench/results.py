@@ -48,6 +48,8 @@ def _workload(numbers: dict[str, float], rounds: Rounds, name: str) -> None:
         _put(numbers, f"peer_ratio.{peer}.{name}", _ratios(rounds, ours, f"{peer}.{name}"))
     for step in ("busy", "sleep"):
         _put(numbers, f"stall_percent.{step}.{name}", _values(rounds, f"{step}.lanefeed.{name}", "stall_percent"))
+        opened = _values(rounds, f"{step}.lanefeed.{name}", "stall_with_columns_percent")
+        _put(numbers, f"stall_with_columns_percent.{step}.{name}", opened)
         _put(numbers, f"trainer_cpu_us.{step}.{name}", _values(rounds, f"{step}.lanefeed.{name}", "next_cpu_us"), 2)
         for peer in PEERS:
             stalls = _values(rounds, f"{step}.{peer}.{name}", "stall_percent")
