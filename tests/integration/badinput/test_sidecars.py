@@ -124,7 +124,7 @@ def test_a_commit_that_nobody_confirms(tmp_path: Path, shm_root: Path, monkeypat
 
 def test_it_dies_again_and_again(tmp_path: Path, shm_root: Path) -> None:
     """Every sidecar that starts is killed: the trainer ends at its deadline and says what it waited for."""
-    uri = folder(tmp_path / "d", rows=800)
+    uri = folder(tmp_path / "d", rows=100_000)
     done = threading.Event()
 
     def kill() -> None:

@@ -1,7 +1,5 @@
 """Sizes that do not fit: batches, ranks, slots, shared memory. Numbers and the field to change come back."""
 
-import os
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +11,7 @@ import pytest
 
 import lanefeed
 from support.badinput import folder, read, said
+from support.tmpfs import mounted
 
 
 def test_fewer_samples_than_ranks(tmp_path: Path) -> None:
@@ -75,18 +74,11 @@ def test_a_sample_larger_than_a_slot(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def small_tmpfs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def small_tmpfs(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A real tmpfs of 2 MiB, in use for run folders."""
-    if os.geteuid() != 0:
-        pytest.skip("mounting a tmpfs needs root")
-    place = tmp_path / "shm"
-    place.mkdir()
-    made = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(place)], capture_output=True)
-    if made.returncode:
-        pytest.skip(f"cannot mount a tmpfs here: {made.stderr!r}")
-    monkeypatch.setenv("LANEFEED_SHM_ROOT", str(place))
-    yield place
-    subprocess.run(["umount", "-l", str(place)], check=True)
+    with mounted("2m") as place:
+        monkeypatch.setenv("LANEFEED_SHM_ROOT", str(place))
+        yield place
 
 
 def test_shared_memory_that_others_have_filled(tmp_path: Path, small_tmpfs: Path) -> None:

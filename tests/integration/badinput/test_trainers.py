@@ -110,8 +110,10 @@ def test_workers_of_a_dataloader(tmp_path: Path, workers: int, given: bool, text
     options = SMALL | {"tensors": "torch"}
     with lanefeed.open(uri, **options) as loader:
         dataset = lanefeed.torch.IterableDataset(loader if given else lambda: lanefeed.open(uri, **options))
+        batches = iter(torch.utils.data.DataLoader(dataset, batch_size=None, num_workers=workers))
         with pytest.raises(lanefeed.LanefeedError, match="(?s)" + text):
-            next(iter(torch.utils.data.DataLoader(dataset, batch_size=None, num_workers=workers)))
+            next(batches)
+        batches._shutdown_workers()  # the exception's traceback keeps the iterator, and so its workers, alive
         assert sum(len(batch["id"]) for batch in loader) == 64
 
 

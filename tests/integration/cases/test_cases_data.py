@@ -5,7 +5,6 @@ Each through `lanefeed.open` with the production sidecar.
 
 import os
 import signal
-import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,6 +16,7 @@ import pytest
 
 import lanefeed
 from support.badinput import SMALL, folder, sidecar_pid
+from support.tmpfs import mounted
 
 
 def columns(uri: Path, **options: object) -> dict[str, list[object]]:
@@ -96,17 +96,11 @@ def test_sigterm_in_the_middle_of_a_slot_write(tmp_path: Path, shm_root: Path, m
 
 
 @pytest.fixture
-def tiny_tmpfs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def tiny_tmpfs(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A real tmpfs of 2 MiB for run folders."""
-    if os.geteuid() != 0:
-        pytest.skip("mounting a tmpfs needs root")
-    place = tmp_path / "shm"
-    place.mkdir()
-    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(place)], capture_output=True).returncode:
-        pytest.skip("cannot mount a tmpfs here")
-    monkeypatch.setenv("LANEFEED_SHM_ROOT", str(place))
-    yield place
-    subprocess.run(["umount", "-l", str(place)], check=True)
+    with mounted("2m") as place:
+        monkeypatch.setenv("LANEFEED_SHM_ROOT", str(place))
+        yield place
 
 
 def test_a_row_group_larger_than_the_tmpfs(tmp_path: Path, tiny_tmpfs: Path) -> None:

@@ -1,7 +1,5 @@
 """Case 38: shared memory that is too small for the batches is refused with sizes and the field, never a bus error."""
 
-import os
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -9,21 +7,15 @@ from typing import Any
 import pytest
 
 import lanefeed
+from support.tmpfs import mounted
 from support.worlds import make_rows, take
 
 
 @pytest.fixture
-def small_tmpfs(tmp_path: Path) -> Iterator[Path]:
+def small_tmpfs() -> Iterator[Path]:
     """A real tmpfs of 8 MiB."""
-    if os.geteuid() != 0:
-        pytest.skip("mounting a tmpfs needs root")
-    folder = tmp_path / "shm"
-    folder.mkdir()
-    made = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=8m", "tmpfs", str(folder)], capture_output=True)
-    if made.returncode:
-        pytest.skip(f"cannot mount a tmpfs here: {made.stderr!r}")
-    yield folder
-    subprocess.run(["umount", "-l", str(folder)], check=True)
+    with mounted("8m") as place:
+        yield place
 
 
 def test_case_38_a_small_shm_is_refused_with_both_sizes(
