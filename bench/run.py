@@ -82,10 +82,13 @@ def _spawn(job: Job) -> dict[str, float]:
 
 
 def _end_group(process: "subprocess.Popen[str]") -> None:
-    """Give what the run left in its own session a moment to clean up (shared memory), then end it."""
-    deadline = time.monotonic() + (3.0 if process.poll() is not None else 0.0)
+    """End what the run left in its own session; first a moment in which its makers clean up shared memory."""
     try:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGTERM)
+        deadline = time.monotonic() + 3.0
         while time.monotonic() < deadline:
+            process.poll()
             os.killpg(process.pid, 0)
             time.sleep(0.05)
         os.killpg(process.pid, signal.SIGKILL)

@@ -6,6 +6,7 @@ each step so that a step's offsets are a view. Sample ids `[K, R]` come with eve
 columns with nulls, a mask `[K, R]` where the step is padded.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -69,7 +70,7 @@ class Column:
     @property
     def row_bytes(self) -> int:
         """Bytes of one row of a fixed column; of one element of a ragged one."""
-        return self.itemsize * int(np.prod(self.shape, dtype=np.int64))
+        return self.itemsize * math.prod(self.shape)
 
     def to_dict(self) -> dict[str, Any]:
         """JSON form."""

@@ -3,7 +3,7 @@
 Values are views of Arrow memory where the layout allows it; nothing here knows Arrow.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,12 +41,10 @@ class Chunk:
     rows: int
     columns: list[ChunkColumn]
 
-    @property
-    def nbytes(self) -> int:
-        """Bytes of memory that the chunk holds, about."""
-        total = 0
-        for column in self.columns:
-            total += column.values.nbytes
-            if isinstance(column, RaggedChunk):
-                total += column.offsets.nbytes
-        return total
+    #: Bytes of memory that the chunk holds, about.
+    nbytes: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Add the bytes up once: they are asked for with every row group that is kept."""
+        self.nbytes = sum(column.values.nbytes for column in self.columns)
+        self.nbytes += sum(column.offsets.nbytes for column in self.columns if isinstance(column, RaggedChunk))

@@ -24,7 +24,7 @@ from lanefeed_sidecar.errors import BatchTooLarge
 from lanefeed_sidecar.pipeline.frames import Block, EpochSum, FrameMeta
 from lanefeed_sidecar.pipeline.needs import PAD_WINDOW, WindowKey, place
 from lanefeed_sidecar.pipeline.stats import Stats
-from lanefeed_sidecar.pipeline.window import RaggedData, Window
+from lanefeed_sidecar.pipeline.window import RaggedData, Window, column_runs
 
 __all__ = ["Copy", "Shape", "assemble", "frame_copies", "frame_keys"]
 
@@ -120,15 +120,15 @@ class _Cursor:
     """Hands out aligned blocks of the slot. Raises LayoutError when it is full."""
 
     def __init__(self, slot: Slot, rows: int) -> None:
-        self._slot, self._rows = slot, rows
+        self.slot, self._rows = slot, rows
         self.at = SLOT_HEADER_BYTES
 
     def block(self, nbytes: int) -> tuple[int, Slot]:
         """(offset, bytes) of a new block."""
         start = self.at
         self.at = start + aligned(nbytes)
-        check_batch_fits(self.at, len(self._slot), self._rows)
-        return start, self._slot[start : start + nbytes]
+        check_batch_fits(self.at, len(self.slot), self._rows)
+        return start, self.slot[start : start + nbytes]
 
 
 def assemble(
@@ -197,7 +197,12 @@ def _fill(
     for copy in parts:
         _copy_rows(ids, windows[copy.key].ids, copy)
     mask_offset, mask = _mask(shape, parts, cursor)
-    blocks = tuple(_column(i, column, shape, parts, windows, cursor) for i, column in enumerate(columns))
+    blocks: list[Block] = []
+    for run in column_runs(columns):
+        if len(run) > 1:
+            blocks += _stack(run, columns, shape, parts, windows, cursor)
+        else:
+            blocks.append(_column(run.start, columns[run.start], shape, parts, windows, cursor))
     samples = rows if mask is None else int(mask.sum())
     sums = [int(ledger.sum_ids(ids[0][mask]))] if mask is not None else ledger.sum_steps(ids).tolist()
     return FrameMeta(
@@ -207,7 +212,7 @@ def _fill(
         rows=rows,
         samples=samples,
         global_samples=lanes.step_samples(shape.step),
-        blocks=blocks,
+        blocks=tuple(blocks),
         ids_offset=ids_offset,
         mask_offset=mask_offset,
         sums=tuple(sums),
@@ -252,6 +257,34 @@ def _mask(shape: Shape, copies: list[Copy], cursor: _Cursor) -> tuple[int, NDArr
     for copy in pads:
         raw[copy.at : copy.at + copy.rows] = 0
     return offset, raw.view(np.bool_)
+
+
+def _stack(
+    run: range,
+    columns: tuple[Column, ...],
+    shape: Shape,
+    copies: list[Copy],
+    windows: dict[WindowKey, Window],
+    cursor: _Cursor,
+) -> list[Block]:
+    """Neighbouring columns of one dtype and shape: their blocks follow each other, so that all are copied at once."""
+    column, steps, rows = columns[run.start], shape.steps, shape.rows
+    width = column.row_bytes
+    starts = [cursor.block(width * steps * rows)[0] for _ in run]
+    lead = (aligned(width * steps * rows), width * rows, width)
+    inner = tuple(np.empty((0, *column.shape), column.dtype).strides[1:])
+    out = np.ndarray((len(run), steps, rows, *column.shape), column.dtype, cursor.slot, starts[0], (*lead, *inner))
+    for copy in copies:
+        source = windows[copy.key].stacks[run.start]
+        width = source.strides[1]
+        target = out[:, copy.step : copy.step + copy.steps, copy.at : copy.at + copy.rows]
+        strides = (source.strides[0], copy.stride * width, *source.strides[1:])
+        target[...] = np.ndarray(target.shape, source.dtype, source, copy.first * width, strides)
+    found = []
+    for index, start in zip(run, starts, strict=True):
+        nulls = columns[index].nullable
+        found.append(Block(start, validity=_validity_block(index, shape, copies, windows, cursor) if nulls else 0))
+    return found
 
 
 def _column(

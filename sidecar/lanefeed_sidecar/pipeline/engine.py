@@ -85,6 +85,7 @@ class Engine:
             stats=stats,
         )
         self._ramp = dict.fromkeys(self.ranks, 1)
+        self._steps_by_rows: dict[int, int] = {}
         self._full_slices: dict[int, list[LaneSlice]] = {}
 
     def _window_row_bytes(self, manifest: Manifest) -> float:
@@ -186,9 +187,11 @@ class Engine:
         return self._full_slices[rank]
 
     def _frame_steps(self, rows: int) -> int:
-        one = fixed_frame_bytes(list(self.columns), rows, 1) + int(rows * self._ragged_bytes)
-        spare = self.slot_bytes - SLOT_HEADER_BYTES
-        return max(1, min(_MAX_STEPS, _FRAME_BYTES // one, spare // one))
+        if rows not in self._steps_by_rows:
+            one = fixed_frame_bytes(list(self.columns), rows, 1) + int(rows * self._ragged_bytes)
+            spare = self.slot_bytes - SLOT_HEADER_BYTES
+            self._steps_by_rows[rows] = max(1, min(_MAX_STEPS, _FRAME_BYTES // one, spare // one))
+        return self._steps_by_rows[rows]
 
     def memory(self) -> dict[str, int]:
         """Bytes by use, and the number of open windows."""

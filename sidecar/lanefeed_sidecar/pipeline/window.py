@@ -4,6 +4,7 @@ Several threads may scatter into one window at a time: their targets are disjoin
 touching fresh memory costs more than the copies (docs/performance.md). No scheduling here.
 """
 
+import math
 import threading
 from dataclasses import dataclass, field
 
@@ -16,7 +17,7 @@ from lanefeed_sidecar.formats.chunk import Chunk, FixedChunk, RaggedChunk
 from lanefeed_sidecar.pipeline.needs import WindowKey
 from lanefeed_sidecar.pipeline.pieces import Piece, RowGroupKey
 
-__all__ = ["BufferPool", "FixedData", "RaggedData", "Window"]
+__all__ = ["BufferPool", "FixedData", "RaggedData", "Window", "column_runs"]
 
 Array = NDArray[np.generic]
 
@@ -74,12 +75,29 @@ def _fresh(dtype: str, shape: tuple[int, ...]) -> Array:
     NumPy asks for huge pages for large arrays; without the alignment the ends of each are small pages, which cost as
     much time as the rest together.
     """
-    nbytes = int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize
+    nbytes = math.prod(shape) * np.dtype(dtype).itemsize
     if nbytes < _HUGE_PAGE:
         return np.empty(shape, dtype=dtype)
     raw = np.empty(nbytes + _HUGE_PAGE, dtype=np.uint8)
     skip = -raw.ctypes.data % _HUGE_PAGE
     return raw[skip : skip + nbytes].view(dtype).reshape(shape)
+
+
+def column_runs(columns: tuple[Column, ...]) -> list[range]:
+    """Runs of neighbouring fixed columns of one dtype and shape; any other column is a run of its own.
+
+    A run of several lies in one buffer [columns, rows, *shape], so that a wide table is copied in a few large moves
+    instead of many small ones, each of which costs as much as 10 KB.
+    """
+    runs: list[range] = []
+    for at, column in enumerate(columns):
+        before = columns[at - 1] if at else column
+        joins = not (column.ragged or before.ragged) and (before.dtype, before.shape) == (column.dtype, column.shape)
+        if at and joins:
+            runs[-1] = range(runs[-1].start, at + 1)
+        else:
+            runs.append(range(at, at + 1))
+    return runs
 
 
 @dataclass(slots=True)
@@ -117,6 +135,8 @@ class Window:
     allocated: bool = False
     error: SidecarError | None = None
     readers: int = 0
+    #: Buffers of runs of several columns, by the first column's index: [columns, at least rows, *shape].
+    stacks: dict[int, Array] = field(default_factory=dict)
     lock: threading.Lock = field(default_factory=threading.Lock)
     _buffers: list[Array] = field(default_factory=list)
 
@@ -134,13 +154,16 @@ class Window:
             return
         self.allocated = True
         size = max(capacity, self.rows)
-        for column in columns:
+        for run in column_runs(columns):
+            column = columns[run.start]
             if column.ragged:
                 self.columns.append(RaggedData(np.zeros(0, column.dtype), np.zeros(self.rows + 1, np.int64)))
-            else:
-                buffer = pool.take(column.dtype, (size, *column.shape))
-                self._buffers.append(buffer)
-                self.columns.append(FixedData(buffer[: self.rows]))
+                continue
+            buffer = pool.take(column.dtype, (len(run), size, *column.shape))
+            self._buffers.append(buffer)
+            self.columns += [FixedData(part[: self.rows]) for part in buffer]
+            if len(run) > 1:
+                self.stacks[run.start] = buffer
         ids = pool.take("int64", (size,))
         self._buffers.append(ids)
         self.ids = ids[: self.rows]  # type: ignore[assignment]
@@ -217,8 +240,8 @@ def _within(piece: Piece, first: int, rows: int) -> tuple[slice | NDArray[np.int
 
 def _scatter_rows(buffer: Array, target: NDArray[np.int64], rows: Array) -> None:
     """buffer[target] = rows; whole rows as opaque items, which NumPy moves at memory speed without the GIL."""
-    width = buffer.dtype.itemsize * int(np.prod(buffer.shape[1:], dtype=np.int64))
-    if buffer.ndim == 1 or not width or not rows.flags.c_contiguous:
+    width = 0 if buffer.ndim == 1 else buffer.dtype.itemsize * math.prod(buffer.shape[1:])
+    if not width or not rows.flags.c_contiguous:
         buffer[target] = rows
         return
     item = np.dtype((np.void, width))
