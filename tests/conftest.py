@@ -12,8 +12,13 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import hypothesis
 import psutil
 import pytest
+
+# Nothing here is a timed test: an example that is slow on a busy machine is not a failure.
+hypothesis.settings.register_profile("lanefeed", deadline=None)
+hypothesis.settings.load_profile("lanefeed")
 
 MARK = "LANEFEED_TEST_WORKER"
 #: How long a process that was told to end may take.
