@@ -64,6 +64,8 @@ class Store:
         self._lanes, self._groups, self._columns = lanes, groups, columns
         self._rank_lanes, self._stop, self._budget, self._row_bytes = rank_lanes, stop, budget, row_bytes
         self._reserve = reserve
+        #: Whether row groups are kept for a whole epoch: all of them are not much, or lanes have epochs of their own.
+        self._keeps_epochs = not lanes.spec.aligned or groups.total() <= budget // 2
         self._stats = stats
         #: Rows of a window's buffers: all windows share one size, so that any can take over another's.
         self._capacity = min(lanes.spec.window, max(lanes.lane_rows(lane) for lane in range(lanes.spec.lanes)))
@@ -180,12 +182,17 @@ class Store:
         for key in self._windows:
             at = (key.epoch, key.lane)
             newest[at] = max(key.window, newest.get(at, PAD_WINDOW))
+        current = min((key.epoch for key in self._windows), default=0)
         self._fronts = {}
         for (epoch, number), window in newest.items():
             lane = self._lanes.lane_line(number)
             begin = lane.start + (window + 1) * self._lanes.spec.window
-            if begin < lane.stop and window != PAD_WINDOW:
-                self._fronts[epoch, number] = (begin, lane.stop)
+            stop = lane.stop
+            if epoch > current and not self._keeps_epochs:
+                # What the next epoch needs later than soon would push out buffers that are needed now.
+                stop = min(stop, begin + self._lanes.spec.window)
+            if begin < stop and window != PAD_WINDOW:
+                self._fronts[epoch, number] = (begin, stop)
 
     def _wanted(self, group: RowGroupKey) -> bool:
         """Whether an open window waits for the row group, or a lane comes to rows of it after its open windows."""
