@@ -4,7 +4,9 @@ A thread keeps a few readers open, since opening a shard costs a footer; a reade
 reading are retried a few times with jittered pauses, then belong to the windows that need the row group.
 """
 
+import contextlib
 import logging
+import os
 import random
 import threading
 import time
@@ -28,6 +30,9 @@ OpenShard = Callable[[Manifest, int, tuple[Column, ...]], ShardReader]
 
 #: Readers that one thread keeps open.
 _OPEN_READERS = 32
+#: Decoding gives way to the trainer and to whatever is between it and a ready frame: read-ahead comes in bursts, which
+#: would hold up the training step where cores are few. A trainer that waits leaves the cores to us anyway.
+_NICE = 10
 _TRIES = 3
 _PAUSE_SECONDS = 0.1
 
@@ -71,6 +76,8 @@ class Workers:
                 thread.join(5)
 
     def _run(self) -> None:
+        with contextlib.suppress(OSError):
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICE)
         readers: OrderedDict[int, ShardReader] = OrderedDict()
         try:
             while task := self._store.next_task(cancelled=self._stopped.is_set):
