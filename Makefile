@@ -15,7 +15,7 @@ $(STAMP): pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	echo "torch==2.13.0" > $(VENV)/constraints.txt
 	$(BIN)/pip install -q torch==2.13.0
-	$(BIN)/pip install -q -c $(VENV)/constraints.txt -e '.[local,torch,dev]'
+	$(BIN)/pip install -q -c $(VENV)/constraints.txt -e '.[local,cluster,torch,dev]'
 	touch $(STAMP)
 
 demo: $(STAMP)

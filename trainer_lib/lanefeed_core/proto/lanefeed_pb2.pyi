@@ -215,6 +215,32 @@ class CommitReply(_message.Message):
     reason: str
     def __init__(self, accepted: bool = ..., reason: _Optional[str] = ...) -> None: ...
 
+class ManifestPiece(_message.Message):
+    __slots__ = ("protocol", "job_uid", "pod_uid", "digest", "size", "data", "failure")
+    PROTOCOL_FIELD_NUMBER: _ClassVar[int]
+    JOB_UID_FIELD_NUMBER: _ClassVar[int]
+    POD_UID_FIELD_NUMBER: _ClassVar[int]
+    DIGEST_FIELD_NUMBER: _ClassVar[int]
+    SIZE_FIELD_NUMBER: _ClassVar[int]
+    DATA_FIELD_NUMBER: _ClassVar[int]
+    FAILURE_FIELD_NUMBER: _ClassVar[int]
+    protocol: int
+    job_uid: str
+    pod_uid: str
+    digest: str
+    size: int
+    data: bytes
+    failure: Failure
+    def __init__(self, protocol: _Optional[int] = ..., job_uid: _Optional[str] = ..., pod_uid: _Optional[str] = ..., digest: _Optional[str] = ..., size: _Optional[int] = ..., data: _Optional[bytes] = ..., failure: _Optional[_Union[Failure, _Mapping]] = ...) -> None: ...
+
+class ManifestReply(_message.Message):
+    __slots__ = ("taken", "reason")
+    TAKEN_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    taken: bool
+    reason: str
+    def __init__(self, taken: bool = ..., reason: _Optional[str] = ...) -> None: ...
+
 class ReportRequest(_message.Message):
     __slots__ = ("protocol", "job_uid", "pod_index", "pod_uid", "plan_generation", "session", "sequence", "ranks", "commits", "failures", "quarantined", "metrics_address", "ready")
     PROTOCOL_FIELD_NUMBER: _ClassVar[int]

@@ -208,6 +208,11 @@ class CoordinatorStub(object):
                 request_serializer=lanefeed__core_dot_proto_dot_lanefeed__pb2.ReportRequest.SerializeToString,
                 response_deserializer=lanefeed__core_dot_proto_dot_lanefeed__pb2.ReportReply.FromString,
                 _registered_method=True)
+        self.PutManifest = channel.stream_unary(
+                '/lanefeed.v1.Coordinator/PutManifest',
+                request_serializer=lanefeed__core_dot_proto_dot_lanefeed__pb2.ManifestPiece.SerializeToString,
+                response_deserializer=lanefeed__core_dot_proto_dot_lanefeed__pb2.ManifestReply.FromString,
+                _registered_method=True)
 
 
 class CoordinatorServicer(object):
@@ -222,6 +227,14 @@ class CoordinatorServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def PutManifest(self, request_iterator, context):
+        """An indexer's result: the first piece says whose it is, all pieces' `data` joined are the manifest file. Answered when
+        it is stored; sent again from the start after any error. A failure comes alone, in one piece.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_CoordinatorServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -229,6 +242,11 @@ def add_CoordinatorServicer_to_server(servicer, server):
                     servicer.Report,
                     request_deserializer=lanefeed__core_dot_proto_dot_lanefeed__pb2.ReportRequest.FromString,
                     response_serializer=lanefeed__core_dot_proto_dot_lanefeed__pb2.ReportReply.SerializeToString,
+            ),
+            'PutManifest': grpc.stream_unary_rpc_method_handler(
+                    servicer.PutManifest,
+                    request_deserializer=lanefeed__core_dot_proto_dot_lanefeed__pb2.ManifestPiece.FromString,
+                    response_serializer=lanefeed__core_dot_proto_dot_lanefeed__pb2.ManifestReply.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -260,6 +278,33 @@ class Coordinator(object):
             '/lanefeed.v1.Coordinator/Report',
             lanefeed__core_dot_proto_dot_lanefeed__pb2.ReportRequest.SerializeToString,
             lanefeed__core_dot_proto_dot_lanefeed__pb2.ReportReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def PutManifest(request_iterator,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.stream_unary(
+            request_iterator,
+            target,
+            '/lanefeed.v1.Coordinator/PutManifest',
+            lanefeed__core_dot_proto_dot_lanefeed__pb2.ManifestPiece.SerializeToString,
+            lanefeed__core_dot_proto_dot_lanefeed__pb2.ManifestReply.FromString,
             options,
             channel_credentials,
             insecure,
