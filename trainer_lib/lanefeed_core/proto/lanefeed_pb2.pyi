@@ -302,17 +302,19 @@ class Quarantined(_message.Message):
     def __init__(self, path: _Optional[str] = ..., reason: _Optional[str] = ...) -> None: ...
 
 class ReportReply(_message.Message):
-    __slots__ = ("fenced", "reason", "commits_taken", "stop_at", "last_commit", "refused")
+    __slots__ = ("fenced", "reason", "commits_taken", "stop_at", "last_commit", "refused", "next_report_seconds")
     FENCED_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
     COMMITS_TAKEN_FIELD_NUMBER: _ClassVar[int]
     STOP_AT_FIELD_NUMBER: _ClassVar[int]
     LAST_COMMIT_FIELD_NUMBER: _ClassVar[int]
     REFUSED_FIELD_NUMBER: _ClassVar[int]
+    NEXT_REPORT_SECONDS_FIELD_NUMBER: _ClassVar[int]
     fenced: bool
     reason: str
     commits_taken: int
     stop_at: StopAt
     last_commit: Committed
     refused: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, fenced: bool = ..., reason: _Optional[str] = ..., commits_taken: _Optional[int] = ..., stop_at: _Optional[_Union[StopAt, _Mapping]] = ..., last_commit: _Optional[_Union[Committed, _Mapping]] = ..., refused: _Optional[_Iterable[str]] = ...) -> None: ...
+    next_report_seconds: float
+    def __init__(self, fenced: bool = ..., reason: _Optional[str] = ..., commits_taken: _Optional[int] = ..., stop_at: _Optional[_Union[StopAt, _Mapping]] = ..., last_commit: _Optional[_Union[Committed, _Mapping]] = ..., refused: _Optional[_Iterable[str]] = ..., next_report_seconds: _Optional[float] = ...) -> None: ...
