@@ -4,13 +4,14 @@ Made by the control plane for each plan generation, written as a document that a
 sidecars. It holds no decision that `slices` does not already make; it fixes the world and shows the ranges.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 from lanefeed_core.cursor import Cursor
 from lanefeed_core.errors import StreamError
-from lanefeed_core.lanes import Lanes
+from lanefeed_core.lanes import Lanes, ShardRun
 from lanefeed_core.manifest import Manifest
 from lanefeed_core.slices import World, rank_lanes, rank_slice
 
@@ -90,12 +91,8 @@ def pod_reads(plan: Plan, lanes: Lanes, manifest: Manifest, epoch: int, *, limit
         ranks = tuple(plan.ranks(pod))
         wanted = sorted({lane for rank in ranks for lane in rank_lanes(lanes, plan.world, rank)})
         slices = [rank_slice(size, plan.world, rank) for rank in ranks]
-        ranges: list[str] = []
-        for lane in wanted:
-            line = lanes.lane_line(lane)
-            for run in lanes.line(epoch).shard_runs(line.start, line.stop):
-                if len(ranges) < limit:
-                    ranges.append(f"{manifest.shards[run.shard].path}[{run.start}:{run.stop}]")
+        runs = islice(_shard_runs(lanes, wanted, epoch), limit)
+        ranges = [f"{manifest.shards[run.shard].path}[{run.start}:{run.stop}]" for run in runs]
         found.append(
             PodReads(
                 pod=pod,
@@ -107,3 +104,10 @@ def pod_reads(plan: Plan, lanes: Lanes, manifest: Manifest, epoch: int, *, limit
             )
         )
     return found
+
+
+def _shard_runs(lanes: Lanes, wanted: Sequence[int], epoch: int) -> Iterator[ShardRun]:
+    """The pieces of shards of these lanes, one after the other: a million shards are looked at only as far as asked."""
+    line = lanes.line(epoch)
+    for lane in wanted:
+        yield from line.shard_runs(*lanes.lane_line(lane))

@@ -13,7 +13,7 @@ from typing import Any
 
 from lanefeed_core.lanes import Lanes
 from lanefeed_core.manifest import Manifest
-from lanefeed_core.plan import Plan, pod_reads
+from lanefeed_core.plan import Plan, PodReads, pod_reads
 from lanefeed_core.podconfig import PodConfig
 from lanefeed_core.stream import StreamSpec
 from lanefeed_operator.api.spec import Boundary, Job
@@ -34,6 +34,7 @@ MAX_CHUNKS = 11
 #: Ranges for people; sidecars need none of them.
 READS_BYTES = 256 << 10
 MAX_PODS_SPELLED = 1024
+MAX_RANGES_SPELLED = 64
 
 
 def pod_config(
@@ -100,9 +101,11 @@ def reads_text(plan: Plan, lanes: Lanes, manifest: Manifest) -> str:
     head += f"{plan.start.epoch} step {plan.start.step}; path[first row:end], rows from 0\n"
     if plan.replicas > MAX_PODS_SPELLED:
         return head + f"more than {MAX_PODS_SPELLED} pods: `lanefeed plan` spells them out\n"
-    limit = 64
+    # One more than is shown tells whether there are more.
+    reads = pod_reads(plan, lanes, manifest, plan.start.epoch, limit=MAX_RANGES_SPELLED + 1)
+    limit = MAX_RANGES_SPELLED
     while True:
-        text = head + "".join(_reads(plan, lanes, manifest, limit))
+        text = head + "".join(_reads(found, limit) for found in reads)
         if len(text.encode()) <= READS_BYTES:
             return text
         if limit == 0:
@@ -110,18 +113,13 @@ def reads_text(plan: Plan, lanes: Lanes, manifest: Manifest) -> str:
         limit //= 2
 
 
-def _reads(plan: Plan, lanes: Lanes, manifest: Manifest, limit: int) -> list[str]:
-    lines = []
-    # One more than is shown tells whether there are more.
-    for reads in pod_reads(plan, lanes, manifest, plan.start.epoch, limit=limit + 1):
-        ranks = _span(reads.ranks)
-        more = "" if len(reads.ranges) <= limit else " ..."
-        batches = "+".join(str(n) for n in reads.rank_batches)
-        lines.append(
-            f"pod {reads.pod}: ranks {ranks}, batch {batches}, lanes {_span(reads.lanes)}, {reads.rows} rows:"
-            f" {' '.join(reads.ranges[:limit])}{more}\n"
-        )
-    return lines
+def _reads(reads: PodReads, limit: int) -> str:
+    more = "" if len(reads.ranges) <= limit else " ..."
+    batches = "+".join(str(n) for n in reads.rank_batches)
+    return (
+        f"pod {reads.pod}: ranks {_span(reads.ranks)}, batch {batches}, lanes {_span(reads.lanes)}, {reads.rows} rows:"
+        f" {' '.join(reads.ranges[:limit])}{more}\n"
+    )
 
 
 def _span(numbers: tuple[int, ...]) -> str:
