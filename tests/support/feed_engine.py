@@ -75,6 +75,11 @@ class SmallEngine:
                 return None
             time.sleep(0.002)
         if self.fail_at and step >= int(self.fail_at):
+            # The failure ends the process: not before all ranks are attached, or the slower one would never be served.
+            while len({r for r, _ in self.seeks}) < len(self.ranks):
+                if cancelled():
+                    return None
+                time.sleep(0.002)
             if self.fail_kind == "bug":
                 raise RuntimeError("a planted bug")
             raise DataError("shard part-0.parquet: bytes 0-100 fail their check; restore the file")

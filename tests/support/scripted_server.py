@@ -59,6 +59,8 @@ class Script(rpc.FeedServicer):
         self.on_frame: Callable[[pb.Frame], pb.Frame | None] = lambda frame: frame
         self.extra: queue.SimpleQueue[pb.ServerMessage | None] = queue.SimpleQueue()
         self.paused = threading.Event()
+        #: Frames of a stream after which `paused` is set (-1: never): what is in hand then does not depend on timing.
+        self.pause_after = -1
         self._server: Any = None
         self._ended = threading.Event()
 
@@ -160,6 +162,8 @@ class Script(rpc.FeedServicer):
             changed = self.on_frame(frame)
             if changed is not None:
                 yield pb.ServerMessage(frames=[changed])
+            if sequence == self.pause_after:
+                self.paused.set()
 
     def _read(
         self, requests: Iterator[pb.ClientMessage], free: "queue.SimpleQueue[int]", gone: threading.Event

@@ -219,26 +219,27 @@ def test_a_wrong_token_is_an_error_and_a_new_one_is_read(server: Script, folder:
 
 
 def test_a_failure_ends_the_stream_after_the_frames_in_hand(server: Script, folder: Path) -> None:
+    server.pause_after = 2
     with connect(folder) as loader:
         it = iter(loader)
         next(it)
-        server.paused.set()
-        time.sleep(0.2)
+        assert server.paused.wait(10), "two frames within 10 s"
         failure = pb.Failure(kind="DataError", message="shard 7.parquet: checksum", retryable=False)
         server.extra.put(pb.ServerMessage(failure=failure))
         got: list[int] = []
         with pytest.raises(lanefeed.DataError, match=r"shard 7.parquet: checksum"):
             got.extend(batch.step for batch in it)
-        assert len(got) >= 2
+        # One batch was taken before; two frames hold six.
+        assert got == [1, 2, 3, 4, 5]
         with pytest.raises(lanefeed.DataError, match=r"shard 7.parquet"):
             next(iter(loader))
 
 
 def test_a_silent_sidecar_is_an_error_with_its_last_word(server: Script, folder: Path) -> None:
+    server.pause_after = 2
     loader = connect(folder, stall_timeout=1.0)
     it = iter(loader)
     next(it)
-    server.paused.set()
     began = time.monotonic()
     with pytest.raises(
         lanefeed.SidecarLost, match=r"no word from the sidecar for 1 s. step \d+: waiting .*frame \d+ up to"
@@ -269,10 +270,10 @@ def test_a_wait_says_what_it_waits_for(
     import lanefeed._stream as stream
 
     monkeypatch.setattr(stream, "WORD_SECONDS", 0.6)
+    server.pause_after = 2
     with connect(folder) as loader, caplog.at_level(logging.WARNING):
         it = iter(loader)
         next(it)
-        server.paused.set()
         threading.Timer(2.0, server.paused.clear).start()
         for _ in it:
             pass
@@ -332,10 +333,10 @@ def test_a_commit_that_nobody_takes_has_a_deadline(server: Script, folder: Path)
 
 
 def test_closing_from_another_thread_ends_a_wait(server: Script, folder: Path) -> None:
+    server.pause_after = 2
     loader = connect(folder)
     it = iter(loader)
     next(it)
-    server.paused.set()
     threading.Timer(0.3, loader.close).start()
     began = time.monotonic()
     with pytest.raises(lanefeed.NotConnected, match="was closed"):
