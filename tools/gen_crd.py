@@ -16,6 +16,8 @@ from lanefeed_operator.api import crd  # noqa: E402 -- works in a bare clone too
 
 CHART = ROOT / "charts/lanefeed/templates/crd.yaml"
 FIELDS = ROOT / "docs/fields.md"
+#: `helm uninstall` leaves what carries it; all jobs go with the CRD.
+KEEP = "  annotations:\n    helm.sh/resource-policy: keep\n"
 MADE = "made by tools/gen_crd.py from operator/lanefeed_operator/api: edit that, then `make crd`"
 
 
@@ -37,6 +39,9 @@ def template() -> str:
     text = plain()
     if "{{" in text:
         sys.exit("a text of the CRD has {{ in it, which Helm would read: write it otherwise")
+    if text.count(KEEP) != 1:
+        sys.exit(f"the CRD has {KEEP!r} {text.count(KEEP)} times: the chart's crds.keep switches exactly one")
+    text = text.replace(KEEP, f"  {{{{- if .Values.crds.keep }}}}\n{KEEP}  {{{{- end }}}}\n")
     return f"{{{{- /* {MADE} */ -}}}}\n{{{{- if .Values.crds.install }}}}\n{text}{{{{- end }}}}\n"
 
 
