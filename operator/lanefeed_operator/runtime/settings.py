@@ -18,8 +18,8 @@ Read once by `main`; the chart sets exactly these. A wrong value is named togeth
 | HEALTH_PORT | 8080 | /healthz and /readyz |
 | BIND | all addresses | address that the three ports are bound at |
 | LEADER_ELECTION | false | true where two replicas run; the Lease decides who acts |
-| LEASE_NAME | lanefeed-operator | name of that Lease |
-| IDENTITY | host name | who holds the Lease: the pod's name |
+| LEASE | lanefeed-operator | name of that Lease |
+| POD | host name | who holds the Lease: the pod's name |
 | WORKERS | 4 | jobs looked at side by side |
 | RESYNC_SECONDS | 600 | every job is looked at again this often, changed or not |
 | LOG_FORMAT | text | text or json, one line each |
@@ -45,6 +45,8 @@ MAX_WORKERS = 64
 RESYNC_RANGE = (10.0, 3600.0)
 NAMES = frozenset(re.findall(r"^\| ([A-Z_]+) \|", __doc__, re.MULTILINE))
 
+#: What Kubernetes sets by itself for every Service whose name begins with "lanefeed-operator".
+_SERVICE_LINK = re.compile(r"(.*_)?(SERVICE_HOST|SERVICE_PORT(_.*)?|PORT(_\d+_(TCP|UDP|SCTP)(_.*)?)?)")
 _DNS = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
 
 
@@ -101,8 +103,8 @@ def read(environ: Mapping[str, str] = os.environ, *, namespace_file: Path = OWN_
         metrics_port=r.port("METRICS_PORT", 9405),
         health_port=r.port("HEALTH_PORT", 8080),
         leader_election=r.flag("LEADER_ELECTION", False),
-        lease_name=r.name("LEASE_NAME", "lanefeed-operator"),
-        identity=r.text("IDENTITY", socket.gethostname()),
+        lease_name=r.name("LEASE", "lanefeed-operator"),
+        identity=r.text("POD", socket.gethostname()),
         workers=r.count("WORKERS", 4, MAX_WORKERS),
         resync_seconds=r.seconds("RESYNC_SECONDS", 600.0, RESYNC_RANGE),
         log_json=r.choice("LOG_FORMAT", "text", ("text", "json")) == "json",
@@ -134,11 +136,14 @@ class _Reader:
     def unknown(self) -> None:
         """A misspelt variable would be passed over in silence."""
         for key in sorted(self._environ):
-            if key.startswith(PREFIX) and key.removeprefix(PREFIX) not in NAMES:
+            name = key.removeprefix(PREFIX)
+            if key.startswith(PREFIX) and name not in NAMES and not _SERVICE_LINK.fullmatch(name):
                 self.problems.append(f"{key} is not known: known are {', '.join(sorted(NAMES))}")
 
     def text(self, name: str, default: str) -> str:
-        return self._environ.get(PREFIX + name, "").strip() or default
+        value = self._environ.get(PREFIX + name, "").strip()
+        # A Service named lanefeed-operator-report makes Kubernetes set ..._REPORT_PORT to tcp://ADDRESS:PORT.
+        return default if not value or value.startswith(("tcp://", "udp://")) else value
 
     def required(self, name: str, what: str) -> str:
         value = self.text(name, "")

@@ -37,7 +37,7 @@ def test_every_value_is_read() -> None:
         SHARED_GROUP="1234",
         SIDECAR_PULL_POLICY="Never",
         SIDECAR_CPU="2",
-        IDENTITY="operator-0",
+        POD="operator-0",
         REPORT_PORT="1",
         METRICS_PORT="0",
         HEALTH_PORT="0",
@@ -104,3 +104,14 @@ def test_the_table_names_every_variable_that_is_read() -> None:
 
     s.read(Spy(LEAST), namespace_file=NOWHERE)
     assert asked == set(s.NAMES)
+
+
+def test_service_links_of_kubernetes_are_passed_over() -> None:
+    got = read(
+        SERVICE_HOST="10.96.0.7",
+        PORT="tcp://10.96.0.7:9443",
+        PORT_9443_TCP_ADDR="10.96.0.7",
+        REPORT_PORT="tcp://10.96.0.7:9443",
+        REPORT_SERVICE_PORT_REPORT="9443",
+    )
+    assert got.report_port == 9443
