@@ -37,6 +37,10 @@ def arguments(job: Job, out: Path) -> list[str]:
     return [*options, "--", *data.uris]
 
 
+#: An indexer that signals end so often in a row is not going to finish here.
+KILLED_TRIES = 5
+
+
 def command(options: Sequence[str]) -> list[str]:
     """The indexer's whole command line."""
     return [sys.executable, "-m", "lanefeed_sidecar", "index", *options]
@@ -106,11 +110,17 @@ class Indexer:
 
 
 def index(options: Sequence[str], *, seconds: float = INDEX_SECONDS) -> dict[str, Any]:
-    """Run the indexer to its end and return its JSON report. Raises LocalError with its own words."""
-    try:
-        done = subprocess.run(command(["--json", *options]), capture_output=True, timeout=seconds, check=False)
-    except subprocess.TimeoutExpired:
-        raise LocalError(_too_long(seconds)) from None
+    """Run the indexer to its end and return its JSON report. Raises LocalError with its own words.
+
+    One that a signal ended (the machine's memory, a careless kill) says nothing about the data: it is run again.
+    """
+    for _ in range(KILLED_TRIES):
+        try:
+            done = subprocess.run(command(["--json", *options]), capture_output=True, timeout=seconds, check=False)
+        except subprocess.TimeoutExpired:
+            raise LocalError(_too_long(seconds)) from None
+        if done.returncode >= 0:
+            break
     if done.returncode:
         raise LocalError(_reason(done.stderr.decode(errors="replace"), done.returncode))
     report: dict[str, Any] = json.loads(done.stdout)
