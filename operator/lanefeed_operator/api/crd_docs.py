@@ -136,6 +136,4 @@ DOCS = {
 }
 
 #: Fields that the schema has and the models have not (Kubernetes' own, or the cluster shell's), by path in the schema.
-EXTRA = {
-    "status.selector": "Label selector of the pods, for the scale subresource (HorizontalPodAutoscaler).",
-}
+EXTRA: dict[str, str] = {}

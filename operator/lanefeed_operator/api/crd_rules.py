@@ -166,6 +166,24 @@ _CONTAINER = [
     ),
 ]
 
+_GANG = [
+    _rule(
+        "size(self.queue) == 0 || self.provider == 'Volcano'",
+        "queue is Volcano's: set provider to Volcano, or leave it out (for Kueue label the job)",
+        field=".queue",
+    ),
+    _rule(
+        "!has(self.timeoutSeconds) || self.provider == 'Coscheduling'",
+        "timeoutSeconds is coscheduling's: set provider to Coscheduling, or leave it out",
+        field=".timeoutSeconds",
+    ),
+    _rule(
+        "!has(self.minAvailable) || self.provider != 'None'",
+        "minAvailable is set and provider is None: say who starts the gang, Volcano or Coscheduling",
+        field=".provider",
+    ),
+]
+
 #: Path in the schema ("" is the root, [] the items of a list) -> its rules.
 RULES: dict[str, list[Rule]] = {
     "": _ROOT,
@@ -188,6 +206,14 @@ RULES: dict[str, list[Rule]] = {
             field=".maxReplicas",
         )
     ],
+    "spec.failurePolicy.nonRetryableExitCodes": [
+        _rule(
+            "!(75 in self)",
+            "nonRetryableExitCodes has 75, with which trainers leave at a stop (lanefeed.Stopped): take it out",
+        )
+    ],
+    "spec.scheduling.gang": _GANG,
+    "spec.managedBy": [_frozen("managedBy", "who runs the job")],
     "spec.template.spec": _POD,
     "spec.template.spec.containers[]": _CONTAINER,
 }
@@ -221,6 +247,10 @@ BOUNDS: dict[str, dict[str, Any]] = {
     "spec.elastic.minReplicas": {"maximum": 10_000, "format": "int32"},
     "spec.elastic.maxReplicas": {"maximum": 10_000, "format": "int32"},
     "spec.elastic.stopGraceSeconds": {"maximum": 86_400 * 7, "format": "int32"},
+    "spec.failurePolicy.nonRetryableExitCodes": {"maxItems": 32},
+    "spec.scheduling.gang.minAvailable": {"maximum": 10_000, "format": "int32"},
+    "spec.scheduling.gang.queue": {"maxLength": 253},
+    "spec.scheduling.gang.timeoutSeconds": {"maximum": 86_400, "format": "int32"},
     "spec.sidecar.decodeThreads": {"maximum": 1024, "format": "int32"},
     "spec.data.uri": {"minLength": 1, "maxLength": 4096, "minItems": 1, "maxItems": 1024},
     # Not a set: sets are equal whatever their order, and columns come in this one.
@@ -256,6 +286,7 @@ BOUNDS: dict[str, dict[str, Any]] = {
     "spec.template.spec.restartPolicy": {"description": "Never, or left out.", "type": "string", "maxLength": 16},
     # ---- status: what the operator writes fits, and nobody else can fill the store ----
     "status.state": {"maxLength": 32},
+    "status.reason": {"maxLength": 128},
     "status.conditions": {"maxItems": 16, "x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["type"]},
     "status.conditions[]": {"required": ["type", "status"]},
     "status.conditions[].type": {"maxLength": 128},
@@ -289,5 +320,5 @@ BOUNDS: dict[str, dict[str, Any]] = {
     "status.completionTime": _TIME,
     "status.quarantined": {"maxItems": 32},
     "status.quarantined[]": {"maxLength": 8192},
-    "status.selector": {"type": "string", "maxLength": 1024},
+    "status.selector": {"maxLength": 1024},
 }

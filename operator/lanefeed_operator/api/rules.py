@@ -9,13 +9,15 @@ from typing import Any
 
 from lanefeed_core.errors import StreamError
 from lanefeed_core.slices import World
-from lanefeed_operator.api.spec import API_VERSION, KIND, TRAINER, Boundary, Job, Spec
+from lanefeed_operator.api.spec import API_VERSION, KIND, TRAINER, Boundary, Job, Provider, Spec
 from lanefeed_operator.errors import Problem
 
 __all__ = ["MAX_NAME", "check", "reserved"]
 
 #: `<name>-<plan generation>-<pod index>` must fit a host name of 63.
 MAX_NAME = 45
+#: Exit code of lanefeed.Stopped.
+STOPPED = 75
 _NAME = re.compile(r"^[a-z]([-a-z0-9]*[a-z0-9])?$")
 
 _RESERVED = {"RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT", "JOB_COMPLETION_INDEX"}
@@ -26,7 +28,8 @@ _FOR_USERS = {"LANEFEED_SHM_ROOT", "LANEFEED_ATTACH_SECONDS"}
 
 def check(job: Job) -> list[Problem]:
     """Every broken rule."""
-    return [*_identity(job), *_size(job.spec), *_stream(job.spec), *_data(job.spec), *_template(job.spec)]
+    spec = job.spec
+    return [*_identity(job), *_size(spec), *_stream(spec), *_data(spec), *_gang(spec), *_template(spec)]
 
 
 def reserved(name: str) -> bool:
@@ -93,6 +96,21 @@ def _data(spec: Spec) -> Iterator[Problem]:
     twice = sorted({name for name in spec.data.columns if spec.data.columns.count(name) > 1})
     if twice:
         yield Problem("spec.data.columns", f"names {', '.join(twice)} more than once: name each column once")
+
+
+def _gang(spec: Spec) -> Iterator[Problem]:
+    base, gang = "spec.scheduling.gang", spec.scheduling.gang
+    if gang.queue and gang.provider is not Provider.VOLCANO:
+        yield Problem(f"{base}.queue", "is Volcano's: set provider to Volcano, or leave it out (Kueue goes by a label)")
+    if gang.timeout_seconds is not None and gang.provider is not Provider.COSCHEDULING:
+        yield Problem(f"{base}.timeoutSeconds", "is coscheduling's: set provider to Coscheduling, or leave it out")
+    if gang.min_available is not None and gang.provider is Provider.NONE:
+        yield Problem(f"{base}.provider", "is None and minAvailable is set: say who starts the gang")
+    if STOPPED in spec.failure_policy.non_retryable_exit_codes:
+        yield Problem(
+            "spec.failurePolicy.nonRetryableExitCodes",
+            f"has {STOPPED}, with which trainers leave after a checkpoint (lanefeed.Stopped): take it out",
+        )
 
 
 def _template(spec: Spec) -> Iterator[Problem]:

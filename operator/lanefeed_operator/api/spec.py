@@ -26,11 +26,15 @@ __all__ = [
     "Digest",
     "Elastic",
     "EnvVar",
+    "FailurePolicy",
     "Format",
+    "Gang",
     "Job",
     "LastBatch",
     "Metadata",
     "PodSpec",
+    "Provider",
+    "Scheduling",
     "Shuffle",
     "Sidecar",
     "Spec",
@@ -126,6 +130,39 @@ class Elastic(Model):
     shrink_after_seconds: Natural = 0
     #: How long ranks may take to write a checkpoint and leave before a resize, suspend or restart.
     stop_grace_seconds: Natural = 60
+
+
+class Provider(StrEnum):
+    """Who starts the pods of a plan all at once: nobody, Volcano, or the coscheduling plugin."""
+
+    NONE = "None"
+    VOLCANO = "Volcano"
+    COSCHEDULING = "Coscheduling"
+
+
+class Gang(Model):
+    """All pods of a plan start together, or none does; a PodGroup is made for every plan generation."""
+
+    provider: Provider = Provider.NONE
+    #: Pods that must find a place before any starts. Left out: all of the plan.
+    min_available: Count | None = None
+    #: Volcano's queue. Left out: its default.
+    queue: str = ""
+    #: How long coscheduling holds places for a group that is not whole. Left out: the scheduler's default.
+    timeout_seconds: Count | None = None
+
+
+class Scheduling(Model):
+    """How pods are placed. Kueue needs nothing here: label the job with kueue.x-k8s.io/queue-name."""
+
+    gang: Gang = Field(default_factory=Gang)
+
+
+class FailurePolicy(Model):
+    """Which ends of the trainer fail the job at once."""
+
+    #: Exit codes of the trainer that no restart mends: the job fails at the first one. 0 and 75 cannot be among them.
+    non_retryable_exit_codes: list[Annotated[int, Field(ge=1, le=255)]] = Field(default_factory=list)
 
 
 class Data(Model):
@@ -236,6 +273,8 @@ class Spec(Model):
     elastic: Elastic = Field(default_factory=Elastic)
     #: Failures of the program that each pod index may have in one plan generation.
     max_restarts: Natural = 3
+    failure_policy: FailurePolicy = Field(default_factory=FailurePolicy)
+    scheduling: Scheduling = Field(default_factory=Scheduling)
     data: Data
     batching: Batching
     shuffle: Shuffle = Field(default_factory=Shuffle)
@@ -248,6 +287,8 @@ class Spec(Model):
     suspend: bool = False
     #: Any change of it makes a new plan generation from the last commit.
     restart_token: Annotated[str, Field(max_length=64)] = ""
+    #: Another controller that runs this job instead of this operator, e.g. kueue.x-k8s.io/multikueue. Cannot change.
+    managed_by: Annotated[str, Field(max_length=63)] = ""
     active_deadline_seconds: Count | None = None
     ttl_seconds_after_finished: Natural | None = None
     template: Template

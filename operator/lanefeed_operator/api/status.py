@@ -192,10 +192,14 @@ class Status(Model):
     """See the module. `state` is for people, conditions are the truth."""
 
     state: str = "Pending"
+    #: What stands in the way, in one CamelCase word; empty: nothing does. The conditions say more.
+    reason: str = ""
     observed_generation: int = 0
     plan_generation: int = 0
     replicas: int = 0
     ready_replicas: int = 0
+    #: Label selector of the pods, for the scale subresource (HorizontalPodAutoscaler).
+    selector: str = ""
     cursor: CursorStatus = Field(default_factory=CursorStatus)
     plan: PlanStatus = Field(default_factory=PlanStatus)
     stop: StopStatus | None = None

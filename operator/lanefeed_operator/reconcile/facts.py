@@ -6,6 +6,7 @@ Commits and counters are written at once, progress at most every 10 s unless som
 from collections.abc import Sequence
 
 from lanefeed_core.cursor import Cursor
+from lanefeed_operator.api.labels import pod_selector
 from lanefeed_operator.api.status import (
     CursorStatus,
     EpochProof,
@@ -30,7 +31,8 @@ MAX_FAILURES = 256
 
 def absorb(p: Pass) -> bool:
     """Take in what was observed. Never ends the pass."""
-    p.set(observed_generation=p.job.metadata.generation)
+    selector = ",".join(f"{key}={value}" for key, value in pod_selector(p.job.metadata.name).items())
+    p.set(observed_generation=p.job.metadata.generation, selector=selector)
     _book(p)
     _counters(p)
     _quarantined(p)

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from enum import Enum
 
 from lanefeed_operator.api.spec import Job
-from lanefeed_operator.reconcile.types import EXIT_STOPPED, FAILED, Children, Observed, Pod
+from lanefeed_operator.reconcile.types import EXIT_STOPPED, FAILED, Children, Observed, Pod, Why
 
-__all__ = ["Ended", "Verdict", "Why", "terminal", "verdict"]
+__all__ = ["Ended", "Verdict", "terminal", "verdict"]
 
 #: Failures that every restart would meet again; the rest may be one node's, and uses the budget.
 HOPELESS = ("DataError", "BatchTooLarge", "StateMismatch", "ConfigError", "ProtocolMismatch")
@@ -42,14 +42,6 @@ class Ended:
     verdict: Verdict
     counts: bool = False
     delay: float = 0.0
-
-
-@dataclass(frozen=True, slots=True)
-class Why:
-    """Why the job has failed: reason in CamelCase, and a message that says what to do."""
-
-    reason: str
-    message: str
 
 
 def verdict(

@@ -39,6 +39,8 @@ __all__ = [
     "Observed",
     "Pod",
     "RankView",
+    "Trouble",
+    "Why",
     "WritePlan",
 ]
 
@@ -49,6 +51,29 @@ PENDING, RUNNING, SUCCEEDED, FAILED = "Pending", "Running", "Succeeded", "Failed
 
 
 @dataclass(frozen=True, slots=True)
+class Why:
+    """Why something is not as it should be: a reason in CamelCase, and a message that says what to do."""
+
+    reason: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Trouble:
+    """What holds a living pod up, in Kubernetes' own words: a container that waits or restarts, or no node for it."""
+
+    #: ImagePullBackOff, CreateContainerConfigError, CrashLoopBackOff, OOMKilled, ContainerCreating, Unschedulable, ...
+    reason: str
+    #: Name of the container; "" for the pod itself.
+    container: str = ""
+    message: str = ""
+    #: How often the container was started again.
+    restarts: int = 0
+    #: Of its last end.
+    exit_code: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Pod:
     """One pod: a trainer process group and its sidecar. `uid` is new for every pod, also at the same index."""
 
@@ -56,14 +81,22 @@ class Pod:
     uid: str
     phase: str = PENDING
     ready: bool = False
+    #: How it ended (reason and message of a dead pod); `troubles` are those of a living one.
     reason: str = ""
     message: str = ""
+    #: Of the trainer.
     exit_code: int | None = None
     #: Ended by the machine, not by the program (preemption, eviction, lost node).
     disrupted: bool = False
+    #: When it was made (creationTimestamp).
     started: float | None = None
     #: Its node has not been heard of since then; None: all is well.
     lost_since: float | None = None
+    #: It was asked to go (evicted, preempted, deleted) and is killed at that time (deletionTimestamp); None: it stays.
+    leaves_by: float | None = None
+    troubles: tuple[Trouble, ...] = ()
+    #: metadata.name, for messages; "" where pods have none.
+    name: str = ""
 
     @property
     def alive(self) -> bool:
@@ -90,8 +123,16 @@ class Children:
     pods: tuple[Pod, ...] = ()
     #: Deletion has begun: nothing is replaced any more.
     deleting: bool = False
-    #: A queue (Kueue) holds it back.
+    #: A queue (Kueue) holds it back, or has taken its pods away again.
     queued: bool = False
+    #: Pods that a queue lets run where that is not `replicas` (the Job's parallelism, changed at admission); None: all.
+    admitted: int | None = None
+    #: When the child controller began with it (the Job's startTime, anew after each suspension); None: unknown.
+    started: float | None = None
+    #: The child controller has given up for good (the Job's condition Failed); None: it has not.
+    gave_up: Why | None = None
+    #: Name of the Job, for messages; "" where it has none.
+    name: str = ""
     #: No place for some pod since then; None: all have one.
     unplaced_since: float | None = None
 
@@ -203,6 +244,9 @@ class Observed:
     #: None: not built yet (or being built).
     manifest: ManifestInfo | None = None
     feed: FeedView = field(default_factory=FeedView)
+    #: An action that was refused when it was last tried, and why (InvalidPodTemplate, NameConflict, Forbidden, ...; the
+    #: message is shown as it is). The action is repeated; the shell forgets the problem once one succeeds.
+    problem: Why | None = None
 
 
 # ---- actions ---------------------------------------------------------------------------------------------------

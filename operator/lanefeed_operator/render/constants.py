@@ -3,6 +3,8 @@
 Read by the rest of `render`, and by the shell that observes what it made. Data only.
 """
 
+from lanefeed_operator.api.labels import JOB_LABEL, ROLE_LABEL
+
 __all__ = [
     "AUDIENCE",
     "INDEX_LABEL",
@@ -11,6 +13,7 @@ __all__ = [
     "METRICS_PORT",
     "METRICS_PORT_NAME",
     "PLAN_LABEL",
+    "ROLE_LABEL",
     "SIDECAR",
     "TRAINER",
 ]
@@ -19,12 +22,8 @@ __all__ = [
 
 #: What every child carries; the shell watches Jobs and Pods with it.
 MANAGED_BY = {"app.kubernetes.io/managed-by": "lanefeed"}
-#: Name of the ShardedTrainingJob.
-JOB_LABEL = "lanefeed.dev/job"
 #: Number of the plan generation.
 PLAN_LABEL = "lanefeed.dev/plan-generation"
-#: What a child is: service, indexer, manifest, plan, trust, pods.
-ROLE_LABEL = "lanefeed.dev/role"
 #: UID of the ShardedTrainingJob: a child is adopted only with the same one.
 UID_ANNOTATION = "lanefeed.dev/job-uid"
 #: Digest of the plan document, on the pods: who reads one knows which plan it follows.

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from lanefeed_operator.api.labels import pod_selector
 from lanefeed_operator.api.spec import API_VERSION, KIND, Job
 from lanefeed_operator.render import constants as c
 
@@ -16,7 +17,7 @@ def labels(job: Job, role: str, generation: int | None = None) -> dict[str, str]
 
 def selector(job: Job) -> dict[str, str]:
     """Which pods train for the job, whatever their plan: for the Service, and as status.selector for the HPA."""
-    return {c.JOB_LABEL: job.metadata.name, c.ROLE_LABEL: "pods"}
+    return pod_selector(job.metadata.name)
 
 
 def metadata(
