@@ -40,8 +40,12 @@ _COUNTS = {
     "retries": ("lanefeed_read_retries", "Reads that failed and were tried again."),
 }
 _SECONDS = {
-    "read": ("lanefeed_read_seconds", "Seconds that threads spent opening, reading and checking shards."),
-    "decode": ("lanefeed_decode_seconds", "Seconds that threads spent decoding row groups."),
+    "read": ("lanefeed_read_seconds", "Seconds that threads spent opening and checking shards."),
+    "decode": ("lanefeed_decode_seconds", "Seconds that threads spent reading and decoding row groups."),
+    "decode_cpu": (
+        "lanefeed_decode_cpu_seconds",
+        "CPU seconds of lanefeed_decode_seconds. The rest of those was waiting: for storage, or for a core.",
+    ),
     "scatter": ("lanefeed_scatter_seconds", "Seconds that threads spent copying decoded rows into shuffle windows."),
     "assemble": ("lanefeed_assemble_seconds", "Seconds that threads spent copying batches into shared memory."),
 }
@@ -142,6 +146,11 @@ class _Collector:
             "The next step that the rank will consume: its epoch, and its step in that epoch.",
             labels=["rank", "what"],
         )
+        total = GaugeMetricFamily(
+            "lanefeed_total_step",
+            "The next step that the rank will consume, counted over all epochs: to compare ranks.",
+            labels=["rank"],
+        )
         for rank, life in sorted(self._hub.lives().items()):
             label, totals = [str(rank)], self._hub.totals(rank)
             ready.add_metric(label, life.count(SlotState.READY))
@@ -155,7 +164,8 @@ class _Collector:
             at = self._cursor(life.consumed)
             cursor.add_metric([*label, "epoch"], at.epoch)
             cursor.add_metric([*label, "step"], at.step)
-        yield from (ready, free, leased, attached, attaches, wait, step, copied, cursor)
+            total.add_metric(label, life.consumed)
+        yield from (ready, free, leased, attached, attaches, wait, step, copied, cursor, total)
 
     def _cursor(self, total: int) -> Cursor:
         lanes = self._hub.engine.lanes
@@ -181,6 +191,7 @@ class _Collector:
             "lanefeed_fenced", "1 if this pod was replaced and may not train any more.", int(hub.fenced)
         )
         yield GaugeMetricFamily("lanefeed_arena_bytes", "Bytes of shared memory reserved for frames.", hub.arena.bytes)
+        yield from self._tmpfs()
         memory = GaugeMetricFamily(
             "lanefeed_memory_bytes",
             "Bytes of memory by use; rss_peak is the whole process, shared memory included.",
@@ -193,6 +204,17 @@ class _Collector:
             "lanefeed_session_start_time_seconds", "When this sidecar started, in seconds since 1970.", counts.started
         )
         yield InfoMetricFamily("lanefeed_build", "Versions, and what this sidecar serves.", self._build())
+
+    def _tmpfs(self) -> Iterator[Metric]:
+        try:
+            found = os.statvfs(self._hub.arena.path.parent)
+        except OSError:
+            return
+        text = "Bytes of the file system that holds shared memory, commits and socket: its size, and what is free."
+        family = GaugeMetricFamily("lanefeed_tmpfs_bytes", text, labels=["what"])
+        family.add_metric(["size"], found.f_blocks * found.f_frsize)
+        family.add_metric(["free"], found.f_bavail * found.f_frsize)
+        yield family
 
     def _memory(self) -> dict[str, int]:
         uses = {name: size for name, size in self._hub.engine.memory().items() if name != "open_windows"}

@@ -122,9 +122,9 @@ class Workers:
         if self._store.streams(task.group):
             self._stream(task, reader, size)
             return None
-        began = time.perf_counter()
+        began = _clocks()
         chunk = reader.read(task.group.group)
-        self._stats.spend(decode=time.perf_counter() - began)
+        self._decoded(began)
         self._count(task.group, chunk.rows, size)
         self._expect(task.group, chunk.rows)
         self._scatter(task, chunk, 0)
@@ -135,14 +135,19 @@ class Workers:
         rows = self._groups.rows(task.group)
         batch = max(1, min(rows, int(rows * (self._budget // 16) / max(1, size))))
         at = 0
-        began = time.perf_counter()
+        began = _clocks()
         for chunk in reader.stream(task.group.group, batch):
-            self._stats.spend(decode=time.perf_counter() - began)
+            self._decoded(began)
             self._scatter(task, chunk, at)
             at += chunk.rows
-            began = time.perf_counter()
+            began = _clocks()
         self._count(task.group, at, size)
         self._expect(task.group, at)
+
+    def _decoded(self, began: tuple[float, float]) -> None:
+        """What is wall time and no CPU time of this thread was waiting: for storage, or for a core."""
+        wall, cpu = _clocks()
+        self._stats.spend(decode=wall - began[0], decode_cpu=cpu - began[1])
 
     def _count(self, group: RowGroupKey, rows: int, size: int) -> None:
         shard = self._manifest.shards[group.shard]
@@ -167,6 +172,12 @@ class Workers:
         if reader is None:
             while len(readers) >= _OPEN_READERS:
                 readers.popitem(last=False)[1].close()
+            began = time.perf_counter()
             reader = self._open_shard(self._manifest, shard, self._columns)
+            self._stats.spend(read=time.perf_counter() - began)
         readers[shard] = reader
         return reader
+
+
+def _clocks() -> tuple[float, float]:
+    return time.perf_counter(), time.thread_time()

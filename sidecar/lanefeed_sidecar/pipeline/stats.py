@@ -31,7 +31,8 @@ class Stats:
     Counts: bytes_read (stored bytes, by the row group's share of its file), row_groups, rows, frames, batches, samples,
     cache_hits (a decoded row group that was still in memory served another window), decoded_again (a row group that
     had been decoded before and was not kept), windows, retries, quarantined.
-    Seconds: read (opening and checking shards), decode, scatter, assemble.
+    Seconds: read (opening and checking shards), decode (reading and decoding row groups), decode_cpu (CPU time of it),
+    scatter, assemble.
     Gauges: windows_open, windows_ready, chunks, window_bytes, pool_bytes, chunk_bytes, decoding_bytes.
     Waits: ("decode", "budget" | "work"), ("assemble", "decode").
     """

@@ -158,7 +158,10 @@ def test_metrics_are_for_strangers(make_pod: MakePod) -> None:
     assert pod.metric("lanefeed_errors_total", kind="PlanMismatch") == 1
     assert pod.metric("lanefeed_commits_total") == 2
     assert pod.metric("lanefeed_cursor", rank="1", what="step") == 9
+    assert pod.metric("lanefeed_total_step", rank="1") == 9
     assert pod.metric("lanefeed_memory_bytes", use="rss") > 1 << 20
+    used = pod.metric("lanefeed_tmpfs_bytes", what="size") - pod.metric("lanefeed_tmpfs_bytes", what="free")
+    assert used >= pod.metric("lanefeed_arena_bytes")
     assert pod.get("/healthz") == (200, "ok\n")
     assert pod.get("/elsewhere")[0] == 404
 

@@ -112,6 +112,9 @@ def test_row_groups_across_windows_are_decoded_once(tmp_path: Path) -> None:
         drain(engine, 0, Slot(engine.slot_bytes), Reader(engine, 1))
     finally:
         engine.close()
+    seconds = stats.snapshot().seconds
+    assert seconds["read"] > 0
+    assert 0 < seconds["decode_cpu"] <= seconds["decode"] + 0.02, "the clocks have different grains"
     decoded = stats.snapshot().counts["row_groups"]
     assert manifest.num_row_groups <= decoded <= manifest.num_row_groups + spec.lanes - 1
 
