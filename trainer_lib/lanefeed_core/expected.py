@@ -8,12 +8,17 @@ from lanefeed_core.lanes import Lanes, Run
 from lanefeed_core.ledger import Entry, Ledger, range_sum, sum_ids
 from lanefeed_core.stream import DROP
 
-__all__ = ["epoch_entry", "prefix"]
+__all__ = ["all_rows", "epoch_entry", "prefix"]
 
 
-def epoch_entry(lanes: Lanes, epoch: int) -> Entry:
-    """What a whole epoch holds: all samples, less those that lastBatch Drop leaves out."""
-    whole = Entry(lanes.rows, range_sum(0, lanes.rows))
+def all_rows(lanes: Lanes) -> Entry:
+    """All samples of the dataset once: the part of `epoch_entry` that is the same for every epoch."""
+    return Entry(lanes.rows, range_sum(0, lanes.rows))
+
+
+def epoch_entry(lanes: Lanes, epoch: int, every: Entry | None = None) -> Entry:
+    """What a whole epoch holds: all samples (`every`, where it is known), less those that lastBatch Drop leaves out."""
+    whole = every or all_rows(lanes)
     if not lanes.spec.aligned or lanes.spec.last_batch != DROP or not lanes.leftover:
         return whole
     left = Entry()

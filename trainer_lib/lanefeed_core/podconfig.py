@@ -24,7 +24,11 @@ class ConfigError(CoreError):
 
 @dataclass(frozen=True, kw_only=True)
 class PodConfig:
-    """One pod's configuration. Sizes are bytes; 0 lets the sidecar choose."""
+    """One pod's configuration. Sizes are bytes; 0 lets the sidecar choose.
+
+    pod_index -1 and pod_uid "" stand for the sidecar's own, from its environment: the operator writes one document for
+    all pods of a plan.
+    """
 
     job: str
     job_uid: str
@@ -35,8 +39,10 @@ class PodConfig:
     #: Epochs to run (Aligned); 0 with Continuous, where max_steps ends the job.
     epochs: int = 1
     max_steps: int = 0
-    #: File with the manifest (manifest_codec).
+    #: File with the manifest (manifest_codec), or, where that is not there, its pieces beside it: .0000, .0001, ...
     manifest_path: str
+    #: Digest that it must have; "": any.
+    manifest_digest: str = ""
     #: Columns to deliver, in this order; empty: all.
     columns: tuple[str, ...] = ()
     #: Folder in tmpfs that the pod's containers share: feed.sock, token and the arena.

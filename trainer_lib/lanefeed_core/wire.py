@@ -12,11 +12,19 @@ from lanefeed_core.layout import Column
 from lanefeed_core.stream import StreamSpec
 
 __all__ = [
+    "CONTROL_TOKEN_NAME",
+    "CONTROL_TRUST_NAME",
+    "ENV_CONTROL_DIR",
+    "ENV_COORDINATOR",
+    "ENV_FLUSH",
     "ENV_JOB",
+    "ENV_JOB_UID",
     "ENV_PLAN_GENERATION",
     "ENV_POD_INDEX",
+    "ENV_POD_UID",
     "ENV_RUN_DIR",
     "ENV_SHM_ROOT",
+    "ENV_TERMINATION_LOG",
     "ENV_WORLD",
     "MAX_MESSAGE_BYTES",
     "PROTOCOL_VERSION",
@@ -39,6 +47,20 @@ ENV_POD_INDEX = "LANEFEED_POD_INDEX"
 ENV_WORLD = "LANEFEED_WORLD_SIZE"
 #: Where `lanefeed.open` and the local runner make run folders (default /dev/shm).
 ENV_SHM_ROOT = "LANEFEED_SHM_ROOT"
+
+#: In a cluster: who this pod and its job are. Our containers know by the pod's UID that they are in one.
+ENV_POD_UID = "LANEFEED_POD_UID"
+ENV_JOB_UID = "LANEFEED_JOB_UID"
+#: gRPC target of the report service, for the indexer; sidecars find it in their configuration.
+ENV_COORDINATOR = "LANEFEED_COORDINATOR"
+#: Folder with who we are to the report service (CONTROL_TOKEN_NAME) and how we know it (CONTROL_TRUST_NAME).
+ENV_CONTROL_DIR = "LANEFEED_CONTROL_DIR"
+CONTROL_TOKEN_NAME = "token"
+CONTROL_TRUST_NAME = "ca.crt"
+#: Seconds that a sidecar which is told to end may take to hand over its last commits.
+ENV_FLUSH = "LANEFEED_FLUSH_SECONDS"
+#: Where the kubelet reads a container's last words (default /dev/termination-log).
+ENV_TERMINATION_LOG = "LANEFEED_TERMINATION_LOG"
 
 SOCKET_NAME = "feed.sock"
 #: File with the per-pod token, mode 0640; sent as gRPC metadata under TOKEN_METADATA.

@@ -70,20 +70,22 @@ class Begin(_message.Message):
     def __init__(self, session: _Optional[str] = ..., rank: _Optional[int] = ...) -> None: ...
 
 class Progress(_message.Message):
-    __slots__ = ("released", "consumed", "wait_seconds", "step_seconds", "copied_batches", "finished")
+    __slots__ = ("released", "consumed", "wait_seconds", "step_seconds", "copied_batches", "finished", "stop_wanted")
     RELEASED_FIELD_NUMBER: _ClassVar[int]
     CONSUMED_FIELD_NUMBER: _ClassVar[int]
     WAIT_SECONDS_FIELD_NUMBER: _ClassVar[int]
     STEP_SECONDS_FIELD_NUMBER: _ClassVar[int]
     COPIED_BATCHES_FIELD_NUMBER: _ClassVar[int]
     FINISHED_FIELD_NUMBER: _ClassVar[int]
+    STOP_WANTED_FIELD_NUMBER: _ClassVar[int]
     released: _containers.RepeatedScalarFieldContainer[int]
     consumed: int
     wait_seconds: float
     step_seconds: float
     copied_batches: int
     finished: bool
-    def __init__(self, released: _Optional[_Iterable[int]] = ..., consumed: _Optional[int] = ..., wait_seconds: _Optional[float] = ..., step_seconds: _Optional[float] = ..., copied_batches: _Optional[int] = ..., finished: bool = ...) -> None: ...
+    stop_wanted: bool
+    def __init__(self, released: _Optional[_Iterable[int]] = ..., consumed: _Optional[int] = ..., wait_seconds: _Optional[float] = ..., step_seconds: _Optional[float] = ..., copied_batches: _Optional[int] = ..., finished: bool = ..., stop_wanted: bool = ...) -> None: ...
 
 class ServerMessage(_message.Message):
     __slots__ = ("frames", "stop_at", "end", "failure", "committed")
