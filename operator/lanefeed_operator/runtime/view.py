@@ -1,0 +1,272 @@
+"""The operator's picture of the cluster: what was last seen of every object that matters, small and never going back.
+
+Fed by the watches (`put`, `remove`, and `replace` after a list) and by the controller's own writes, so that it is never
+older than what the operator did itself. Read by the controller. Holds facts (kube/facts.py), not raw objects; of a
+ShardedTrainingJob the whole document, as compact JSON. Thread safe. Talks to nobody, decides nothing.
+
+`put`, `remove` and `replace` return the jobs that are to be looked at because something that matters has changed: the
+heartbeat of a node or a repeated event gives none.
+"""
+
+import json
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+from lanefeed_operator.kube.api import JOBS, NODES, PODS, STJS, Kind, Object
+from lanefeed_operator.kube.facts import Facts, JobFacts, NodeFacts, Ours, PodFacts, job_facts, node_facts, pod_facts
+
+__all__ = ["JobKey", "StjFacts", "View"]
+
+#: (namespace, name) of a ShardedTrainingJob.
+JobKey = tuple[str, str]
+
+#: Gone objects that are remembered, so that a late event does not bring one back.
+MAX_GONE = 8192
+
+
+@dataclass(frozen=True, slots=True)
+class StjFacts(Facts):
+    """A ShardedTrainingJob; `document` without managedFields."""
+
+    document: bytes
+
+
+def _stj_facts(raw: Object) -> StjFacts:
+    meta = {key: value for key, value in raw["metadata"].items() if key != "managedFields"}
+    notes = meta.get("annotations") or {}
+    if LAST_APPLIED in notes:
+        meta["annotations"] = {key: value for key, value in notes.items() if key != LAST_APPLIED}
+    text = json.dumps({**raw, "metadata": meta}, separators=(",", ":"))
+    return StjFacts(meta["namespace"], meta["name"], meta["uid"], meta.get("resourceVersion", ""), text.encode())
+
+
+#: A second copy of the spec that kubectl leaves.
+LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
+
+_READ: Mapping[Kind, Callable[[Object], Facts]] = {
+    STJS: _stj_facts,
+    JOBS: job_facts,
+    PODS: pod_facts,
+    NODES: node_facts,
+}
+
+
+class View:
+    """See the module."""
+
+    def __init__(self) -> None:
+        """Empty, and nothing is synced."""
+        self._lock = threading.RLock()
+        self._stjs: dict[JobKey, StjFacts] = {}
+        #: By the job that labels say, then by name.
+        self._jobs: dict[JobKey, dict[str, JobFacts]] = {}
+        self._pods: dict[JobKey, dict[str, PodFacts]] = {}
+        self._nodes: dict[str, NodeFacts] = {}
+        #: Which job an object was last filed under: labels can change.
+        self._filed: dict[tuple[Kind, str, str], JobKey] = {}
+        self._stamps: dict[tuple[Kind, str, str], int] = {}
+        self._stamp = 0
+        self._gone: OrderedDict[str, int] = OrderedDict()
+        self._synced: set[Kind] = set()
+
+    # ---- feeding -----------------------------------------------------------------------------------------------
+
+    def put(self, kind: Kind, obj: Object) -> tuple[JobKey, ...]:
+        """What was seen, or written, of an object. Ignored where something newer is known."""
+        read = _READ.get(kind)
+        if read is None:
+            return ()
+        facts = read(obj)
+        with self._lock:
+            old = self._find(kind, facts.namespace, facts.name)
+            if facts.uid in self._gone or (old is not None and _stale(old, facts)):
+                return ()
+            self._stamp += 1
+            self._stamps[kind, facts.namespace, facts.name] = self._stamp
+            before = self._file_under(kind, old) if old is not None else None
+            now = self._store(kind, facts)
+            if old is not None and old.uid != facts.uid:
+                self._forget(old.uid, _number(old.version))
+            elif old == facts and before == now:
+                return ()
+            return self._touched(kind, facts, old, before, now)
+
+    def remove(self, kind: Kind, obj: Object) -> tuple[JobKey, ...]:
+        """The object is gone: its last form, with the version of its deletion."""
+        meta = obj["metadata"]
+        with self._lock:
+            self._forget(meta["uid"], _number(meta.get("resourceVersion", "")))
+            old = self._find(kind, meta.get("namespace", ""), meta["name"])
+            # Another object of that name may be there by now.
+            return self._drop(kind, old) if old is not None and old.uid == meta["uid"] else ()
+
+    def stamp(self) -> int:
+        """A mark of this moment, for `replace`."""
+        with self._lock:
+            return self._stamp
+
+    def replace(self, kind: Kind, objects: Iterable[Object], since: int, *, namespace: str = "") -> tuple[JobKey, ...]:
+        """A whole list, begun at the mark `since`: what is not in it and was not heard of since then is gone."""
+        found: dict[JobKey, None] = {}
+        listed: set[tuple[str, str]] = set()
+        for obj in objects:
+            listed.add((obj["metadata"].get("namespace", ""), obj["metadata"]["name"]))
+            found |= dict.fromkeys(self.put(kind, obj))
+        with self._lock:
+            missing = [
+                (ns, name)
+                for (k, ns, name), stamp in self._stamps.items()
+                if k == kind and stamp <= since and (ns, name) not in listed and namespace in ("", ns)
+            ]
+            for ns, name in missing:
+                old = self._find(kind, ns, name)
+                if old is not None:
+                    self._forget(old.uid, _number(old.version))
+                    found |= dict.fromkeys(self._drop(kind, old))
+            self._synced.add(kind)
+        return tuple(found)
+
+    def synced(self, kind: Kind) -> None:
+        """All objects of this kind have been seen once."""
+        with self._lock:
+            self._synced.add(kind)
+
+    # ---- reading -----------------------------------------------------------------------------------------------
+
+    def is_synced(self, *kinds: Kind) -> bool:
+        """Whether these kinds have been seen whole."""
+        with self._lock:
+            return self._synced.issuperset(kinds)
+
+    def keys(self) -> list[JobKey]:
+        """Every ShardedTrainingJob."""
+        with self._lock:
+            return list(self._stjs)
+
+    def job(self, key: JobKey) -> Object | None:
+        """The ShardedTrainingJob as it was last seen or written; a copy."""
+        with self._lock:
+            facts = self._stjs.get(key)
+        return json.loads(facts.document) if facts is not None else None
+
+    def job_uid(self, key: JobKey) -> str:
+        """Its UID, "" if there is none."""
+        with self._lock:
+            facts = self._stjs.get(key)
+            return facts.uid if facts is not None else ""
+
+    def jobs_of(self, key: JobKey) -> list[JobFacts]:
+        """Jobs that say they belong to it. Whether that is true is for `kube.observe`."""
+        with self._lock:
+            return list(self._jobs.get(key, {}).values())
+
+    def pods_of(self, key: JobKey) -> list[PodFacts]:
+        """Pods that say they belong to it."""
+        with self._lock:
+            return list(self._pods.get(key, {}).values())
+
+    def nodes(self) -> Mapping[str, NodeFacts] | None:
+        """By name; None where they cannot be seen (an operator of some namespaces only)."""
+        with self._lock:
+            return dict(self._nodes) if NODES in self._synced else None
+
+    def lost_nodes(self) -> Mapping[str, NodeFacts] | None:
+        """Only those that have not been heard of: what decisions need."""
+        with self._lock:
+            if NODES not in self._synced:
+                return None
+            return {name: node for name, node in self._nodes.items() if node.lost_since is not None}
+
+    def count(self, kind: Kind) -> int:
+        """Objects of this kind."""
+        with self._lock:
+            if kind == STJS:
+                return len(self._stjs)
+            if kind == NODES:
+                return len(self._nodes)
+            return sum(map(len, (self._jobs if kind == JOBS else self._pods).values()))
+
+    # ---- inside ------------------------------------------------------------------------------------------------
+
+    def _find(self, kind: Kind, namespace: str, name: str) -> Facts | None:
+        if kind == STJS:
+            return self._stjs.get((namespace, name))
+        if kind == NODES:
+            return self._nodes.get(name)
+        key = self._filed.get((kind, namespace, name))
+        if key is None:
+            return None
+        return self._jobs[key][name] if kind == JOBS else self._pods[key][name]
+
+    def _file_under(self, kind: Kind, facts: Facts) -> JobKey | None:
+        return self._filed.get((kind, facts.namespace, facts.name))
+
+    def _store(self, kind: Kind, facts: Facts) -> JobKey | None:
+        """File it; which job it is filed under, where it is a child."""
+        if isinstance(facts, StjFacts):
+            self._stjs[facts.namespace, facts.name] = facts
+        elif isinstance(facts, NodeFacts):
+            self._nodes[facts.name] = facts
+        elif isinstance(facts, Ours):
+            key = (facts.namespace, facts.job)
+            self._unfile(kind, facts)
+            self._filed[kind, facts.namespace, facts.name] = key
+            if isinstance(facts, JobFacts):
+                self._jobs.setdefault(key, {})[facts.name] = facts
+            elif isinstance(facts, PodFacts):
+                self._pods.setdefault(key, {})[facts.name] = facts
+            return key
+        return None
+
+    def _unfile(self, kind: Kind, facts: Facts) -> JobKey | None:
+        key = self._filed.pop((kind, facts.namespace, facts.name), None)
+        if key is None:
+            return None
+        shelf = self._jobs if kind == JOBS else self._pods
+        shelf[key].pop(facts.name, None)
+        if not shelf[key]:
+            del shelf[key]
+        return key
+
+    def _drop(self, kind: Kind, old: Facts) -> tuple[JobKey, ...]:
+        self._stamps.pop((kind, old.namespace, old.name), None)
+        if kind == STJS:
+            del self._stjs[old.namespace, old.name]
+            return ((old.namespace, old.name),)
+        if kind == NODES:
+            del self._nodes[old.name]
+            return tuple(self._on_node(old.name))
+        key = self._unfile(kind, old)
+        return (key,) if key is not None else ()
+
+    def _touched(
+        self, kind: Kind, facts: Facts, old: Facts | None, before: JobKey | None, now: JobKey | None
+    ) -> tuple[JobKey, ...]:
+        if kind == STJS:
+            return ((facts.namespace, facts.name),)
+        if isinstance(facts, NodeFacts):
+            known = isinstance(old, NodeFacts) and old.lost_since == facts.lost_since
+            return () if known or (old is None and facts.lost_since is None) else tuple(self._on_node(facts.name))
+        return tuple(dict.fromkeys(key for key in (before, now) if key is not None and key[1]))
+
+    def _on_node(self, name: str) -> Iterator[JobKey]:
+        for key, pods in self._pods.items():
+            if any(pod.node == name for pod in pods.values()):
+                yield key
+
+    def _forget(self, uid: str, version: int) -> None:
+        self._gone[uid] = version
+        while len(self._gone) > MAX_GONE:
+            self._gone.popitem(last=False)
+
+
+def _number(version: str) -> int:
+    """resourceVersions of one kind are numbers that grow (promised since Kubernetes 1.35, true in all before)."""
+    return int(version) if version.isascii() and version.isdigit() else 0
+
+
+def _stale(old: Facts, new: Facts) -> bool:
+    """Of one UID the higher version counts; of two objects of a name the one that was made later, or heard of last."""
+    return _number(new.version) < _number(old.version)
