@@ -75,11 +75,12 @@ class Calls:
 
     def __init__(self, store: KubeStore, world: Any) -> None:
         self.store, self.world = store, world
+        #: The process; set by it.
+        self.owner: Any = None
         self.dead = False
         #: Calls until the process is killed; None: it is not.
         self.killed_in: float | None = None
         self.freezer: Freezer | None = None
-        self.landed: list[Call] = []
         self.made = 0
 
     # ---- what may go wrong --------------------------------------------------------------------------------------
@@ -94,10 +95,10 @@ class Calls:
             raise Unreachable("the API server is overloaded", code=429, retry_after=1.0)
         if fault == "down":
             raise Unreachable("connection refused")
+        before = self.store.version
         result = effect()
         if call is not None:
-            self.landed.append(call)
-            self.world.landed(self, call)
+            self.world.landed(self, call, self.store.version != before)
         self._step()
         if fault == "after":
             raise Unreachable("the answer did not come in time", code=504)
