@@ -1,0 +1,89 @@
+"""What watches and listings bring: into the View, into the metrics' facts, and a look at the jobs it matters to.
+
+Called by the shell for each event and by the resync for whole listings. A job's own change is looked at at once; that
+of a child, of which many change together, after a moment in which the rest of them can come in.
+"""
+
+import time
+from collections.abc import Callable, Iterable, Iterator
+from typing import Protocol
+
+from lanefeed_operator.kube.api import STJS, Kind, Object
+from lanefeed_operator.render.constants import MANAGED_BY
+from lanefeed_operator.runtime.facts import JobFacts
+from lanefeed_operator.runtime.workers import JobKey
+
+__all__ = ["CHILD_SECONDS", "SELECTOR", "Feed", "Store"]
+
+#: Server-side selector of Jobs and Pods.
+SELECTOR = ",".join(f"{name}={value}" for name, value in MANAGED_BY.items())
+#: How long a child's change waits for those of its siblings.
+CHILD_SECONDS = 0.1
+
+
+class Store(Protocol):
+    """The View, as far as it is fed. Each call returns the jobs that it matters to."""
+
+    def put(self, kind: Kind, obj: Object) -> tuple[JobKey, ...]:
+        """An object was seen."""
+
+    def remove(self, kind: Kind, obj: Object) -> tuple[JobKey, ...]:
+        """An object is gone."""
+
+    def stamp(self) -> int:
+        """A mark of this moment."""
+
+    def replace(self, kind: Kind, objects: Iterable[Object], since: int, *, namespace: str = "") -> tuple[JobKey, ...]:
+        """A whole listing that began at the mark `since`."""
+
+    def keys(self) -> list[JobKey]:
+        """Every job."""
+
+
+class Feed:
+    """See the module. Thread safe."""
+
+    def __init__(
+        self,
+        view: Store,
+        facts: JobFacts,
+        wake: Callable[[JobKey, float], None],
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        """`wake(key, delay)` asks for a look at a job."""
+        self.view = view
+        self._facts, self._wake, self._clock = facts, wake, clock
+
+    def seen(self, kind: Kind, obj: Object) -> None:
+        """An object exists, or has changed."""
+        keys = self.view.put(kind, obj)
+        if kind == STJS:
+            self._facts.note(obj, self._clock())
+        self._look(kind, keys)
+
+    def gone(self, kind: Kind, obj: Object) -> None:
+        """An object was deleted."""
+        keys = self.view.remove(kind, obj)
+        if kind == STJS:
+            self._facts.forget(obj["metadata"]["uid"])
+        self._look(kind, keys)
+
+    def listed(self, kind: Kind, objects: Iterable[Object], since: int, namespace: str = "") -> int:
+        """A whole listing; how many jobs it matters to."""
+        alive: set[str] = set()
+        keys = self.view.replace(kind, self._noted(kind, objects, alive), since, namespace=namespace)
+        if kind == STJS:
+            self._facts.keep(alive, namespace)
+        self._look(kind, keys)
+        return len(keys)
+
+    def _noted(self, kind: Kind, objects: Iterable[Object], alive: set[str]) -> Iterator[Object]:
+        for obj in objects:
+            if kind == STJS:
+                alive.add(obj["metadata"]["uid"])
+                self._facts.note(obj, self._clock())
+            yield obj
+
+    def _look(self, kind: Kind, keys: Iterable[JobKey]) -> None:
+        for key in keys:
+            self._wake(key, 0.0 if kind == STJS else CHILD_SECONDS)
