@@ -6,17 +6,18 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from lanefeed_operator.api.spec import Job
-from lanefeed_operator.local.admission import read_job, stored_job
-from lanefeed_operator.local.errors import LocalError, UnknownJob
+from lanefeed_operator.local.admission import read_job
+from lanefeed_operator.local.errors import LocalError
 from lanefeed_operator.local.store import JobStore, find, state_root
 
-__all__ = ["JobArgument", "StateDir", "console", "is_file", "locate", "stored"]
+__all__ = ["JobArgument", "StateDir", "console", "is_file", "locate"]
 
 StateDir = Annotated[
-    Path | None, typer.Option("--state-dir", help="Folder of all jobs' states (default: .lanefeed here).")
+    Path | None, typer.Option("--state-dir", help="Folder of local jobs' states (default: .lanefeed here).")
 ]
-JobArgument = Annotated[str, typer.Argument(metavar="JOB", help="Name of a job that was run here, or its YAML.")]
+JobArgument = Annotated[
+    str, typer.Argument(metavar="JOB", help="Name of a job (run here, or in the cluster), or its YAML.")
+]
 
 
 #: Width where there is no terminal: files and pipes should not be cut at 80.
@@ -38,15 +39,6 @@ def locate(job: str, state_dir: Path | None) -> JobStore:
     """The state folder of a job that was run. Raises UnknownJob, naming the known ones."""
     root = state_root(state_dir)
     return find(root, read_job(Path(job)).metadata.name if is_file(job) else job)
-
-
-def stored(job: str, state_dir: Path | None) -> tuple[JobStore, Job]:
-    """The state folder and the stored job with its status."""
-    store = locate(job, state_dir)
-    found = stored_job(store)
-    if found is None:
-        raise UnknownJob(f"{store.status_file} is empty: run the job first")
-    return store, found
 
 
 def positive(value: int | None, name: str) -> None:

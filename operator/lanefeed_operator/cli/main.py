@@ -11,7 +11,7 @@ import typer
 from rich.console import Console
 
 from lanefeed_core.errors import CoreError
-from lanefeed_operator.cli import index, plan, run, scale, status, verify
+from lanefeed_operator.cli import index, plan, run, scale, status, top, verify
 from lanefeed_operator.errors import OperatorError
 
 __all__ = ["app", "main"]
@@ -30,6 +30,7 @@ app.command("status")(status.status)
 app.command("plan")(plan.plan)
 app.command("index", context_settings={"ignore_unknown_options": False})(index.index)
 app.command("verify")(verify.verify)
+app.command("top")(top.top)
 
 
 @app.command("version")

@@ -12,12 +12,12 @@ from lanefeed_core.plan import Plan, PodReads, pod_reads
 from lanefeed_operator.api.quantity import format_bytes
 from lanefeed_operator.api.spec import Job
 from lanefeed_operator.api.status import Status, StreamStatus
+from lanefeed_operator.cli.choose import Context, Namespace, choose, in_cluster
 from lanefeed_operator.cli.common import JobArgument, StateDir, console, is_file, locate, positive
 from lanefeed_operator.local import indexer
 from lanefeed_operator.local.admission import read_job, stored_job
 from lanefeed_operator.local.errors import LocalError, UnknownJob
 from lanefeed_operator.local.plans import lanes_of, make_plan
-from lanefeed_operator.local.store import JobStore
 from lanefeed_operator.reconcile.dataset import freeze
 from lanefeed_operator.reconcile.plan_policy import misfit
 
@@ -33,10 +33,12 @@ def plan(
     replicas: Annotated[int | None, typer.Option(help="Simulate this number of pods.")] = None,
     epoch: Annotated[int | None, typer.Option(help="Epoch to show (default: where the job is).")] = None,
     state_dir: StateDir = None,
+    namespace: Namespace = None,
+    context: Context = None,
 ) -> None:
     """Show which pod reads which lanes and shard ranges, and the memory that takes."""
     positive(replicas, "--replicas")
-    found, manifest, stream = _load(job, state_dir)
+    found, manifest, stream = _load(job, state_dir, namespace, context)
     status = found.status or Status()
     size = replicas or (status.plan.replicas if status.plan_generation else found.spec.replicas)
     problem = misfit(found, size)
@@ -58,24 +60,34 @@ def plan(
     _print(found, made, stream, manifest, reads, at, simulated=replicas is not None)
 
 
-def _load(job: str, state_dir: Path | None) -> tuple[Job, Manifest, StreamStatus]:
-    """The job with its frozen manifest and stream, or what they would be."""
-    store: JobStore | None
+def _load(
+    job: str, state_dir: Path | None, namespace: str | None, context: str | None
+) -> tuple[Job, Manifest, StreamStatus]:
+    """The job with its frozen manifest and stream, or what they would be for a YAML on this machine."""
+    if in_cluster(namespace, context) or not is_file(job):
+        place = choose(job, state_dir, namespace, context)
+        found = place.job()
+        if found.status is not None and found.status.stream is not None:
+            return found, place.manifest(), found.status.stream
+        if in_cluster(namespace, context):
+            raise LocalError(f"job {job} has no frozen dataset yet: its indexer has not ended; `lanefeed status {job}`")
+        return _simulated(found)
     try:
-        store = locate(job, state_dir)
+        stored = stored_job(store := locate(job, state_dir))
     except UnknownJob:
-        if not is_file(job):
-            raise
-        store = None
-    stored = stored_job(store) if store else None
-    if store and stored and stored.status and stored.status.stream:
+        return _simulated(read_job(Path(job)))
+    if stored and stored.status and stored.status.stream:
         return stored, indexer.read_manifest(store.manifest_file), stored.status.stream
-    found = stored or read_job(Path(job))
+    return _simulated(stored or read_job(Path(job)))
+
+
+def _simulated(job: Job) -> tuple[Job, Manifest, StreamStatus]:
+    """Index the dataset now, as a job's first admission would."""
     with tempfile.TemporaryDirectory(prefix="lanefeed-plan-") as scratch:
         file = Path(scratch) / "manifest.bin"
-        indexer.index(indexer.arguments(found, file))
+        indexer.index(indexer.arguments(job, file))
         manifest = indexer.read_manifest(file)
-    return found, manifest, freeze(found, indexer.info_of(manifest))
+    return job, manifest, freeze(job, indexer.info_of(manifest))
 
 
 def _check_epoch(job: Job, stream: StreamStatus, epoch: int) -> None:

@@ -1,4 +1,4 @@
-"""`lanefeed status`: how a local job stands."""
+"""`lanefeed status`: how a job stands, here or in a cluster."""
 
 import time
 from enum import StrEnum
@@ -12,13 +12,16 @@ from rich.text import Text
 
 from lanefeed_operator.api.spec import Job
 from lanefeed_operator.api.status import Status
-from lanefeed_operator.cli.common import JobArgument, StateDir, console, stored
-from lanefeed_operator.local.store import JobStore
+from lanefeed_operator.cli.choose import Context, Namespace, choose
+from lanefeed_operator.cli.common import JobArgument, StateDir, console
+from lanefeed_operator.cli.places import LocalPlace, Place
 from lanefeed_operator.local.view import COLORS
 
 __all__ = ["status"]
 
+#: Of a state folder, and of a cluster.
 WATCH_SECONDS = 0.5
+CLUSTER_WATCH_SECONDS = 2.0
 
 
 class Output(StrEnum):
@@ -33,29 +36,32 @@ def status(
     output: Annotated[Output, typer.Option("--output", "-o", help="yaml: the whole object.")] = Output.TABLE,
     watch: Annotated[bool, typer.Option("--watch", "-w", help="Draw it anew until the job is over.")] = False,
     state_dir: StateDir = None,
+    namespace: Namespace = None,
+    context: Context = None,
 ) -> None:
     """Show how a job stands: state, step, ranks, conditions."""
-    store, found = stored(job, state_dir)
+    place = choose(job, state_dir, namespace, context)
     out = console()
     if output is Output.YAML:
-        print(store.status_file.read_text(), end="")
+        print(place.text(), end="")
         return
     if not watch:
-        out.print(picture(store, found))
+        out.print(picture(place, place.job()))
         return
+    pause = WATCH_SECONDS if isinstance(place, LocalPlace) else CLUSTER_WATCH_SECONDS
     with Live(console=out, auto_refresh=False) as live:
         while True:
-            store, found = stored(job, state_dir)
-            live.update(picture(store, found), refresh=True)
+            found = place.job()
+            live.update(picture(place, found), refresh=True)
             if found.status is not None and found.status.terminal:
                 return
-            time.sleep(WATCH_SECONDS)
+            time.sleep(pause)
 
 
-def picture(store: JobStore, job: Job) -> Group:
+def picture(place: Place, job: Job) -> Group:
     """The job as text and tables."""
     now = job.status or Status()
-    parts: list[Text | Table] = [_facts(store, job, now)]
+    parts: list[Text | Table] = [_facts(place, job, now)]
     if now.progress.ranks:
         parts.append(_ranks(now))
     if now.conditions:
@@ -65,15 +71,15 @@ def picture(store: JobStore, job: Job) -> Group:
     return Group(*parts)
 
 
-def _facts(store: JobStore, job: Job, now: Status) -> Table:
+def _facts(place: Place, job: Job, now: Status) -> Table:
     grid = Table.grid(padding=(0, 2))
-    runner = store.runner()
+    where = place.facts()
+    where = [fact for fact in where if fact[0] != "runner" or not now.terminal]
     total = now.stream.total_steps if now.stream else 0
     at = max(now.progress.consumed, now.cursor.total_step)
     rows: list[tuple[str, str | Text]] = [
         ("job", Text(job.metadata.name, style="bold")),
         ("state", Text(now.state, style=COLORS.get(now.state, "cyan"))),
-        ("runner", f"process {runner}" if runner else "not running; `lanefeed run` goes on"),
         ("pods", f"{now.ready_replicas} ready of {now.replicas}, {job.spec.replicas} wanted"),
         ("plan", f"generation {now.plan_generation} from step {now.plan.start} ({now.plan.reason or 'none yet'})"),
         ("step", f"{at:,} of {total:,} ({100 * at / total:.1f} %)" if total else "-"),
@@ -84,10 +90,8 @@ def _facts(store: JobStore, job: Job, now: Status) -> Table:
             f"{now.restarts.failures} failures, {now.restarts.disruptions} disruptions, "
             f"{now.restarts.resizes} resizes, {now.restarts.interrupted} exits too early",
         ),
-        ("files", str(store.folder)),
+        *where,
     ]
-    if now.terminal:
-        rows = [row for row in rows if row[0] != "runner"]
     for name, value in rows:
         grid.add_row(Text(name, style="dim"), value)
     return grid

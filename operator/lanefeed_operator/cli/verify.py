@@ -3,21 +3,21 @@
 import sys
 
 from lanefeed_operator.api.status import Status
-from lanefeed_operator.cli.common import JobArgument, StateDir, console, stored
+from lanefeed_operator.cli.choose import Context, Namespace, choose
+from lanefeed_operator.cli.common import JobArgument, StateDir, console
 from lanefeed_operator.local.errors import LocalError
-from lanefeed_operator.local.indexer import read_manifest
 from lanefeed_operator.local.summary import Verdict, proof_table, verdicts
 
 __all__ = ["verify"]
 
 
-def verify(job: JobArgument, state_dir: StateDir = None) -> None:
+def verify(job: JobArgument, state_dir: StateDir = None, namespace: Namespace = None, context: Context = None) -> None:
     """Compare what was consumed in each epoch with what the manifest says."""
-    store, found = stored(job, state_dir)
-    status = found.status or Status()
+    place = choose(job, state_dir, namespace, context)
+    status = place.job().status or Status()
     if status.stream is None:
-        raise LocalError(f"job {store.name} has no frozen dataset yet: run it first")
-    proofs = verdicts(status, read_manifest(store.manifest_file))
+        raise LocalError(f"job {place.name} has no frozen dataset yet: run it first")
+    proofs = verdicts(status, place.manifest())
     out = console()
     if proofs:
         out.print(proof_table(proofs))
