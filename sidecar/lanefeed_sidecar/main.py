@@ -17,6 +17,7 @@ from lanefeed_core.podconfig import PodConfig
 from lanefeed_sidecar.errors import ConfigError, SidecarError
 from lanefeed_sidecar.feed.seams import FeedEngine
 from lanefeed_sidecar.pipeline.stats import Stats
+from lanefeed_sidecar.podenv import complete
 from lanefeed_sidecar.supervisor import EngineFactory, exit_code, run
 
 __all__ = ["main", "serve"]
@@ -80,7 +81,7 @@ def _read_config(path: Path) -> PodConfig:
         raise ConfigError(f"the configuration {path} cannot be read: {error.strerror}") from None
     except UnicodeDecodeError as error:
         raise ConfigError(f"the configuration {path} is not UTF-8: {error}") from None
-    config = PodConfig.from_json(text)
+    config = complete(PodConfig.from_json(text))
     if config.slots < 2:
         raise ConfigError(f"sidecar.slots is {config.slots}: it must be at least 2 (one to read, one to fill)")
     return config

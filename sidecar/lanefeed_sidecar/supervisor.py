@@ -1,6 +1,8 @@
 """The life of a sidecar process: start in order, serve until a signal, the owner's end or a fatal error, stop in 2 s.
 
 Called by `main`. Ready is local: plan checked, socket bound, engine started; it waits for no peer and no control plane.
+In a cluster a kubelet starts it again whatever it ends with, so there a fatal error is no end: it stays, not ready,
+says why to trainers and to the control plane, and waits to be told to end.
 """
 
 import logging
@@ -13,33 +15,35 @@ from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
 
-from lanefeed_core import manifest_codec
 from lanefeed_core.errors import CoreError
 from lanefeed_core.manifest import Manifest
 from lanefeed_core.podconfig import PodConfig
-from lanefeed_sidecar import failpoints
+from lanefeed_sidecar import failpoints, podenv
 from lanefeed_sidecar.arena import Arena, RunFolder
 from lanefeed_sidecar.errors import ArenaError, ConfigError, SidecarError, Unavailable
 from lanefeed_sidecar.feed.commits import Committer
 from lanefeed_sidecar.feed.hub import Hub
 from lanefeed_sidecar.feed.messages import failure_message
+from lanefeed_sidecar.feed.refusal import Refusal
 from lanefeed_sidecar.feed.seams import FeedEngine
 from lanefeed_sidecar.feed.server import FeedServer
 from lanefeed_sidecar.feed.service import FeedService
+from lanefeed_sidecar.manifest_file import read_manifest
 from lanefeed_sidecar.metrics.collector import ReportCounts, renderer
 from lanefeed_sidecar.metrics.health import Health
 from lanefeed_sidecar.metrics.http import MetricsServer
 from lanefeed_sidecar.owner import Owner
 from lanefeed_sidecar.pipeline.stats import Stats
-from lanefeed_sidecar.report import CommitLog, LocalBook, Reporter
+from lanefeed_sidecar.report import CommitLog, LocalBook, Reporter, lastwords
 
 __all__ = ["EXIT_FATAL", "EngineFactory", "exit_code", "run"]
 
 log = logging.getLogger(__name__)
 
 EXIT_FATAL = 2
-#: A process that was told to end has so long (G9); what is left then is cut off.
-STOP_SECONDS = 1.9
+#: A process that was told to end has so long (G9), besides its last reports; what is left then is cut off.
+STOP_SECONDS = 1.1
+#: For the last reports, where the environment allows no more, and where trainers wait for the next session.
 LAST_REPORT_SECONDS = 0.8
 #: After a fatal error trainers get so long to take it from their streams.
 FATAL_SECONDS = 5.0
@@ -68,8 +72,7 @@ def run(config: PodConfig, make_engine: EngineFactory) -> int:
         sidecar.start()
         return sidecar.serve()
     except (SidecarError, CoreError) as error:
-        sidecar.health.failed(f"{type(error).__name__}: {error}")
-        sidecar.report_early(error)
+        sidecar.cannot_go_on(error)
         raise
     finally:
         sidecar.stop()
@@ -85,6 +88,8 @@ class _Sidecar:
         self.session = uuid.uuid4().hex
         self._stop = threading.Event()
         self._fatal: SidecarError | None = None
+        self._why = "told to end"
+        self._flush_seconds = podenv.flush_seconds(LAST_REPORT_SECONDS)
         self._stats = Stats()
         self._owner = Owner(config.owner_pid)
         self._folder: RunFolder | None = None
@@ -104,9 +109,11 @@ class _Sidecar:
         folder.write_metrics_address(self._http.address)
         token = folder.token()
         self._commits = CommitLog(folder.path, config.plan.generation)
+        self._reporter = self._make_reporter()
         self.health.waiting("starting: the manifest is being read")
-        manifest = _read_manifest(config)
-        self._reporter = self._make_reporter(manifest)
+        manifest = read_manifest(Path(config.manifest_path), config.manifest_digest)
+        if self._reporter is not None:
+            self._reporter.quarantined = manifest.quarantined
         self.health.waiting("starting: the engine is being made")
         self._engine = engine = self._make_engine(config, manifest, self._stats)
         self.health.waiting("starting: shared memory is being reserved")
@@ -165,16 +172,10 @@ class _Sidecar:
             committer.settle(book)
         return committer
 
-    def _make_reporter(self, manifest: Manifest) -> Reporter | None:
+    def _make_reporter(self) -> Reporter | None:
         if not self._config.coordinator or self._commits is None:
             return None
-        return Reporter(
-            self._config,
-            self.session,
-            self._commits,
-            ready=lambda: not self.health.reason,
-            quarantined=manifest.quarantined,
-        )
+        return Reporter(self._config, self.session, self._commits, ready=lambda: not self.health.reason)
 
     def _counts(self, committer: Committer, manifest: Manifest) -> ReportCounts:
         reporter, commits = self._reporter, self._commits
@@ -221,28 +222,57 @@ class _Sidecar:
         log.info("%s: stopping", signal.Signals(number).name)
         self._stop.set()
 
-    def report_early(self, error: Exception) -> None:
-        """The last report says why the sidecar could not start."""
-        if self._reporter is not None and self._hub is None:
-            known = error if isinstance(error, SidecarError) else ConfigError(str(error))
-            self._reporter.early.append(failure_message(known))
+    def cannot_go_on(self, error: Exception) -> None:
+        """The last report says why; in a cluster, stay and say so until told to end."""
+        self._why = f"{_kind(error)}: {error}"
+        self.health.failed(self._why)
+        if self._reporter is None:
+            return
+        known = error if isinstance(error, SidecarError) else ConfigError(str(error))
+        failure = failure_message(known)
+        if self._hub is None or failure not in self._hub.failures():
+            self._reporter.early.append(failure)
+        if podenv.in_cluster() and exit_code(error) == EXIT_FATAL and not self._stop.is_set():
+            self._reporter.start()
+            self._stay(known)
+
+    def _stay(self, error: SidecarError) -> None:
+        log.error("%s; no restart mends this: waiting to be told to end", self._why)
+        if self._server is None and self._folder is not None:
+            try:
+                server = FeedServer(
+                    Refusal(error), self._folder.socket, self._folder.token(), ranks=1, stats=self._stats
+                )
+                server.start()
+                self._server = server
+            except ConfigError as also:
+                log.warning("trainers cannot be told: %s", also)
+        self._leave_last_words()
+        while not self._stop.wait(OWNER_POLL_SECONDS) and not self._owner.gone():
+            pass
 
     def stop(self) -> None:
-        """Streams end, a last report goes out, nothing is left in tmpfs but commits that wait."""
+        """Streams end, last reports go out, nothing is left in tmpfs but commits that wait."""
         begin = time.monotonic()
         self.health.failed("stopping")
-        watchdog = threading.Timer(STOP_SECONDS, _cut_off, args=(_code(self._fatal),))
+        # Trainers that are streaming outlive this process: their next sidecar reads the commits, and they wait for it.
+        lives = self._hub.lives().values() if self._hub else ()
+        flush = min(self._flush_seconds, LAST_REPORT_SECONDS if any(life.streaming for life in lives) else 3600.0)
+        seconds = flush + STOP_SECONDS
+        watchdog = threading.Timer(seconds, _cut_off, args=(_code(self._fatal), seconds))
         watchdog.daemon = True
         watchdog.start()
-        lives = self._hub.close(Unavailable("the sidecar is stopping")) if self._hub else []
+        closed = self._hub.close(Unavailable("the sidecar is stopping")) if self._hub else []
+        self._leave_last_words()
         if self._server is not None:
             self._server.stop(0.2)
         if self._reporter is not None:
-            self._reporter.close(LAST_REPORT_SECONDS)
+            self._reporter.close(flush)
+            self._leave_last_words()
         if self._engine is not None:
             self._engine.close()
-        for life in lives:
-            life.join(max(0.0, begin + STOP_SECONDS - 0.2 - time.monotonic()))
+        for life in closed:
+            life.join(max(0.0, begin + seconds - 0.2 - time.monotonic()))
         if self._commits is not None:
             self._commits.close()
         if self._http is not None:
@@ -254,21 +284,32 @@ class _Sidecar:
         watchdog.cancel()
         log.info("stopped after %.2f s", time.monotonic() - begin)
 
+    def _leave_last_words(self) -> None:
+        path, reporter, hub = podenv.termination_log(), self._reporter, self._hub
+        if path is None or reporter is None:
+            return
+        waiting = self._commits.batch(1 << 20) if self._commits is not None else []
+        words = lastwords.last_words(
+            self._config,
+            self.session,
+            why=self._why,
+            sequence=reporter.sequence,
+            ranks=hub.rank_reports() if hub else (),
+            commits=[pending.message for pending in waiting],
+            failures=[*reporter.early, *(hub.failures() if hub else ())],
+        )
+        lastwords.write(path, words)
+
 
 def _code(fatal: SidecarError | None) -> int:
     return 0 if fatal is None else exit_code(fatal)
 
 
-def _cut_off(code: int) -> None:
+def _kind(error: Exception) -> str:
+    return error.kind if isinstance(error, SidecarError) else type(error).__name__
+
+
+def _cut_off(code: int, seconds: float) -> None:
     """Something hangs at the end: the run folder is safe to leave, the next session reclaims it."""
-    log.warning("did not stop within %.1f s: leaving", STOP_SECONDS)
+    log.warning("did not stop within %.1f s: leaving", seconds)
     os._exit(code)
-
-
-def _read_manifest(config: PodConfig) -> Manifest:
-    path = Path(config.manifest_path)
-    try:
-        data = path.read_bytes()
-    except OSError as error:
-        raise ConfigError(f"the manifest {path} cannot be read: {error.strerror}") from None
-    return manifest_codec.decode(data)

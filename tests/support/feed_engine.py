@@ -76,7 +76,7 @@ class SmallEngine:
             time.sleep(0.002)
         if self.fail_at and step >= int(self.fail_at):
             # The failure ends the process: not before all ranks are attached, or the slower one would never be served.
-            while len({r for r, _ in self.seeks}) < len(self.ranks):
+            while self.seeks and len({r for r, _ in self.seeks}) < len(self.ranks):
                 if cancelled():
                     return None
                 time.sleep(0.002)

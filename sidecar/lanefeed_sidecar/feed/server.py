@@ -17,7 +17,7 @@ import grpc
 from lanefeed_core.proto import lanefeed_pb2_grpc as rpc
 from lanefeed_core.wire import MAX_MESSAGE_BYTES, TOKEN_METADATA
 from lanefeed_sidecar.errors import AuthError, ConfigError
-from lanefeed_sidecar.feed.service import FeedService, abort
+from lanefeed_sidecar.feed.service import abort
 from lanefeed_sidecar.pipeline.stats import Stats
 
 __all__ = ["FeedServer"]
@@ -60,7 +60,7 @@ class _TokenCheck(grpc.ServerInterceptor):
 class FeedServer:
     """The running server."""
 
-    def __init__(self, service: FeedService, socket: Path, token: str, *, ranks: int, stats: Stats) -> None:
+    def __init__(self, service: rpc.FeedServicer, socket: Path, token: str, *, ranks: int, stats: Stats) -> None:
         """Bind the socket; raises ConfigError where that fails."""
         # Two streams a rank (a new one while the old one ends), the unary calls, and streams that have not begun.
         threads = 3 * ranks + 12

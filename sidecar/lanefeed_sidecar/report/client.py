@@ -1,8 +1,9 @@
 """Reports to the control plane, in a thread of their own and never in the way of data.
 
-Sent every `report_seconds` and at once on news (attach, commit, end, failure). Everything in a report is a state, not
-an event, except commits, which are repeated until they are acknowledged; so a lost report costs nothing. Failures back
-off with jitter.
+Sent every `report_seconds`, or as seldom as the control plane asks for, and at once on news (attach, commit, end,
+failure). Everything in a report is a state, not an event, except commits, which are repeated until they are
+acknowledged; so a lost report costs nothing. Failures back off with jitter. At the end, commits that wait are sent
+until they are acknowledged or the time is over.
 """
 
 import logging
@@ -10,17 +11,17 @@ import random
 import threading
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, Protocol
 
 import grpc
 
 from lanefeed_core.podconfig import PodConfig
 from lanefeed_core.proto import lanefeed_pb2 as pb
-from lanefeed_core.proto import lanefeed_pb2_grpc as rpc
-from lanefeed_core.wire import MAX_MESSAGE_BYTES, PROTOCOL_VERSION, TOKEN_METADATA
+from lanefeed_core.wire import PROTOCOL_VERSION
 from lanefeed_sidecar import failpoints
 from lanefeed_sidecar.errors import SidecarError
+from lanefeed_sidecar.podenv import control_dir
+from lanefeed_sidecar.report.channel import ControlChannel, explain
 from lanefeed_sidecar.report.commits import CommitLog
 
 __all__ = ["ReportSource", "Reporter"]
@@ -30,6 +31,12 @@ log = logging.getLogger(__name__)
 #: Deadline of one call: the control plane may hold an answer until a commit is persisted (1 s).
 CALL_SECONDS = 5.0
 BACKOFF_SECONDS = (0.1, 2.0)
+#: Over a network, where thousands of pods may have lost one control plane.
+FAR_BACKOFF_SECONDS = (0.2, 10.0)
+#: At the end: between two tries to have the last commits acknowledged.
+LAST_BACKOFF_SECONDS = (0.1, 1.0)
+#: The longest pace that a control plane may ask for: a stop must reach trainers in time.
+MAX_INTERVAL_SECONDS = 60.0
 #: News wait this long for more of it.
 GATHER_SECONDS = 0.005
 
@@ -68,38 +75,35 @@ class Reporter:
         commits: CommitLog,
         *,
         ready: Callable[[], bool],
-        quarantined: tuple[tuple[str, str], ...] = (),
     ) -> None:
         """Nothing is sent before `start`."""
         self._config, self._session, self._commits = config, session, commits
-        self._ready, self._quarantined = ready, quarantined
+        self._ready = ready
+        self.quarantined: tuple[tuple[str, str], ...] = ()
         self.metrics_address = ""
         self.source: ReportSource | None = None
         #: Failures before there is a source: why the sidecar cannot start.
         self.early: list[pb.Failure] = []
         self.sent = self.failed = 0
-        self._sequence = 0
+        #: Number of the report that was made last.
+        self.sequence = 0
+        self._interval = config.report_seconds
+        #: Whether the last report counted.
+        self._accepted = False
         self._said = ""
         self._cond = threading.Condition()
         self._news = False
         self._closing = 0.0
         self._call: Any = None
-        self._channel = grpc.insecure_channel(
-            config.coordinator,
-            options=[
-                ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
-                ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
-                ("grpc.initial_reconnect_backoff_ms", 100),
-                ("grpc.min_reconnect_backoff_ms", 100),
-                ("grpc.max_reconnect_backoff_ms", 1000),
-            ],
-        )
-        self._stub = rpc.CoordinatorStub(self._channel)
+        token = config.coordinator_token_path
+        self._channel = ControlChannel(config.coordinator, token, control_dir(token))
+        self._backoff = BACKOFF_SECONDS if config.coordinator.startswith("unix:") else FAR_BACKOFF_SECONDS
         self._thread = threading.Thread(target=self._run, name="report", daemon=True)
 
     def start(self) -> None:
-        """Begin to report."""
-        self._thread.start()
+        """Begin to report; once."""
+        if self._thread.ident is None:
+            self._thread.start()
 
     def wake(self) -> None:
         """There is news: report at once, unless the control plane is being waited for."""
@@ -108,7 +112,7 @@ class Reporter:
             self._cond.notify_all()
 
     def close(self, seconds: float) -> None:
-        """Send a last report within `seconds`, then end."""
+        """Send a last report, and again until no commit waits, within `seconds`; then end."""
         with self._cond:
             self._closing = time.monotonic() + seconds
             if self._call is not None:
@@ -124,13 +128,16 @@ class Reporter:
 
     def _run(self) -> None:
         pause = 0.0
+        low, high = self._backoff
         while not self._closing:
             done = self._send(CALL_SECONDS)
-            fenced = self.source is not None and self.source.fenced
-            low, high = BACKOFF_SECONDS
             pause = 0.0 if done else min(high, max(low, 2 * pause))
-            self._wait(pause * random.uniform(0.5, 1.0), never=fenced)  # noqa: S311 -- jitter
+            self._wait(_jittered(pause), never=self._fenced)
         self._send_last()
+
+    @property
+    def _fenced(self) -> bool:
+        return self.source is not None and self.source.fenced
 
     def _wait(self, pause: float, *, never: bool) -> None:
         """Until news or the next report is due; after a failure at least `pause`; fenced: until `close`."""
@@ -138,7 +145,8 @@ class Reporter:
             if pause:
                 self._cond.wait_for(lambda: self._closing, pause)
             else:
-                self._cond.wait_for(lambda: self._closing or (self._news and not never), self._config.report_seconds)
+                seconds = self._interval * random.uniform(0.9, 1.1)  # noqa: S311 -- jitter
+                self._cond.wait_for(lambda: self._closing or (self._news and not never), seconds)
                 while never and not self._closing:
                     self._cond.wait(5.0)
             if self._news and not self._closing:
@@ -146,9 +154,13 @@ class Reporter:
             self._news = False
 
     def _send_last(self) -> None:
-        left = self._closing - time.monotonic()
-        if left > 0 and not (self.source is not None and self.source.fenced):
-            self._send(left)
+        """Until the last report counted and no commit waits, or the time is over."""
+        pause, high = LAST_BACKOFF_SECONDS
+        while (left := self._closing - time.monotonic()) > 0 and not self._fenced:
+            if self._send(min(left, CALL_SECONDS)) and self._accepted and not len(self._commits):
+                return
+            time.sleep(max(0.0, min(_jittered(pause), self._closing - time.monotonic())))
+            pause = min(high, 2 * pause)
 
     def _send(self, seconds: float) -> bool:
         """One report and its answer; False if the control plane could not be reached."""
@@ -158,23 +170,27 @@ class Reporter:
             failpoints.hit("report.before")
             # Created under the lock so that `close` can cancel it.
             with self._cond:
-                self._call = self._stub.Report.future(request, timeout=seconds, metadata=self._metadata())
+                stub, metadata = self._channel.stub(), self._channel.metadata()
+                self._call = stub.Report.future(request, timeout=seconds, metadata=metadata)
             reply = self._call.result()
             self._take(reply, [p.number for p in batch])
         except (grpc.RpcError, grpc.FutureCancelledError, SidecarError, OSError) as error:
             self.failed += 1
+            self._channel.failed()
             self._say(
-                f"the control plane at {self._config.coordinator} cannot be reached ({_what(error)}): training goes on"
+                f"the control plane at {self._config.coordinator} cannot be reached ({explain(error)}): training goes "
+                "on"
             )
             return False
         finally:
             self._call = None
         self.sent += 1
+        self._channel.worked()
         return True
 
     def _request(self, commits: list[pb.RankCommit]) -> pb.ReportRequest:
         config, source = self._config, self.source
-        self._sequence += 1
+        self.sequence += 1
         return pb.ReportRequest(
             protocol=PROTOCOL_VERSION,
             job_uid=config.job_uid,
@@ -182,23 +198,20 @@ class Reporter:
             pod_uid=config.pod_uid,
             plan_generation=config.plan.generation,
             session=self._session,
-            sequence=self._sequence,
+            sequence=self.sequence,
             ranks=source.rank_reports() if source else [],
             commits=commits,
             failures=[*self.early, *(source.failures() if source else [])],
-            quarantined=[pb.Quarantined(path=path, reason=reason) for path, reason in self._quarantined],
+            quarantined=[pb.Quarantined(path=path, reason=reason) for path, reason in self.quarantined],
             metrics_address=self.metrics_address,
             ready=self._ready(),
         )
 
-    def _metadata(self) -> list[tuple[str, str]]:
-        """The token is read anew for each report: projected ones are rotated."""
-        if not self._config.coordinator_token_path:
-            return []
-        return [(TOKEN_METADATA, Path(self._config.coordinator_token_path).read_text().strip())]
-
     def _take(self, reply: pb.ReportReply, numbers: list[int]) -> None:
         source = self.source
+        self._accepted = not reply.fenced and not reply.reason
+        wanted = reply.next_report_seconds
+        self._interval = max(self._config.report_seconds, min(wanted, MAX_INTERVAL_SECONDS) if wanted > 0 else 0.0)
         if reply.fenced:
             if source is not None:
                 source.fence(reply.reason)
@@ -226,7 +239,5 @@ class Reporter:
             self._said = text
 
 
-def _what(error: Exception) -> str:
-    if isinstance(error, grpc.RpcError) and isinstance(error, grpc.Call):
-        return f"{error.code().name}: {error.details()}"
-    return repr(error)
+def _jittered(seconds: float) -> float:
+    return seconds * random.uniform(0.5, 1.0)  # noqa: S311 -- jitter

@@ -34,7 +34,9 @@ def test_wrong_configurations_end_with_2_and_a_last_line(make_pod: MakePod, tmp_
     )
     bad = tmp_path / "bad"
     bad.write_bytes(b"nonsense")
-    assert "ManifestError: this is not a Lanefeed manifest" in fails(pod, 2, manifest_path=str(bad))
+    assert f"ManifestError: the manifest {bad}: this is not a Lanefeed manifest" in fails(
+        pod, 2, manifest_path=str(bad)
+    )
     assert "ConfigError: run_dir /nowhere is not a folder" in fails(pod, 2, run_dir="/nowhere")
     assert "ConfigError: sidecar.slots is 1: it must be at least 2" in fails(pod, 2, slots=1)
     assert "ConfigError: faults names 'nonsense': the points are slot.mid_write" in fails(
