@@ -18,7 +18,7 @@ Read once by `main`; the chart sets exactly these. A wrong value is named togeth
 | HEALTH_PORT | 8080 | /healthz and /readyz |
 | BIND | all addresses | address that the three ports are bound at |
 | LEADER_ELECTION | false | true where two replicas run; the Lease decides who acts |
-| LEASE | lanefeed-operator | name of that Lease |
+| LEASE | lanefeed-operator-leader | name of that Lease |
 | POD | host name | who holds the Lease: the pod's name |
 | WORKERS | 4 | jobs looked at side by side |
 | RESYNC_SECONDS | 600 | every job is looked at again this often, changed or not |
@@ -67,7 +67,7 @@ class OperatorSettings:
     metrics_port: int = 9405
     health_port: int = 8080
     leader_election: bool = False
-    lease_name: str = "lanefeed-operator"
+    lease_name: str = "lanefeed-operator-leader"
     identity: str = ""
     workers: int = 4
     resync_seconds: float = 600.0
@@ -103,7 +103,7 @@ def read(environ: Mapping[str, str] = os.environ, *, namespace_file: Path = OWN_
         metrics_port=r.port("METRICS_PORT", 9405),
         health_port=r.port("HEALTH_PORT", 8080),
         leader_election=r.flag("LEADER_ELECTION", False),
-        lease_name=r.name("LEASE", "lanefeed-operator"),
+        lease_name=r.name("LEASE", "lanefeed-operator-leader"),
         identity=r.text("POD", socket.gethostname()),
         workers=r.count("WORKERS", 4, MAX_WORKERS),
         resync_seconds=r.seconds("RESYNC_SECONDS", 600.0, RESYNC_RANGE),
