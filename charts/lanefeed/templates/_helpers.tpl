@@ -82,4 +82,9 @@ app.kubernetes.io/part-of: lanefeed
 - apiGroups: [events.k8s.io]
   resources: [events]
   verbs: [create, patch]
+{{- if .Values.rbac.gangs }}
+- apiGroups: [scheduling.volcano.sh, scheduling.x-k8s.io]
+  resources: [podgroups]
+  verbs: [get, list, create, delete]
+{{- end }}
 {{- end }}
