@@ -13,6 +13,10 @@ __all__ = ["Admission", "Place", "problem"]
 
 #: A checkpoint's name is handed back, and kept in the status 16 times.
 MAX_NAME_BYTES = 512
+#: Lives of one pod's sidecar that are remembered, and so the most that it may have.
+MAX_SESSIONS = 1000
+#: What is kept of a pod's own words about itself.
+MAX_ADDRESS = 256
 
 
 @dataclass(slots=True)
@@ -22,7 +26,7 @@ class Place:
     uid: str
     session: str = ""
     sequence: int = -1
-    former_sessions: set[str] = field(default_factory=set)
+    former_sessions: tuple[str, ...] = ()
     metrics_address: str = ""
     ready: bool = False
 
@@ -62,6 +66,8 @@ class Admission:
             return f"pod {r.pod_uid} is not known yet at index {r.pod_index}: try again", False
         if r.session in place.former_sessions:
             return f"session {r.session} of pod {r.pod_uid} was replaced by {place.session}", True
+        if r.session != place.session and len(place.former_sessions) >= MAX_SESSIONS:
+            return f"pod {r.pod_uid} had {MAX_SESSIONS} sessions: its sidecar keeps dying; delete the pod", True
         return "", False
 
     def old_plan(self, r: PodReport) -> str:
@@ -73,16 +79,23 @@ class Admission:
         place = self.places[r.pod_index]
         if r.session != place.session:
             if place.session:
-                place.former_sessions.add(place.session)
+                place.former_sessions += (place.session,)
             place.session, place.sequence = r.session, -1
         if r.sequence <= place.sequence:
             return False
         place.sequence = r.sequence
         return True
 
+    def describe(self, r: PodReport) -> bool:
+        """Note what the pod that holds the index says of itself; whether its readiness changed."""
+        place = self.places[r.pod_index]
+        changed = place.ready != r.ready
+        place.metrics_address, place.ready = r.metrics_address[:MAX_ADDRESS], r.ready
+        return changed
 
-def problem(pod_index: int, ranks: range, commit: RankCommit) -> str:
-    """Why a commit can never count, "" if it can. `ranks`: those of the pod."""
+
+def problem(pod_index: int, ranks: range, commit: RankCommit, total_steps: int) -> str:
+    """Why a commit can never count, "" if it can. `ranks`: those of the pod; `total_steps`: the job's end, 0: none."""
     what = f"commit of step {commit.stop} by rank {commit.rank}"
     if commit.rank not in ranks:
         return f"{what}: pod {pod_index} has ranks {ranks.start} to {ranks.stop - 1}"
@@ -90,6 +103,8 @@ def problem(pod_index: int, ranks: range, commit: RankCommit) -> str:
         return f"{what}: its ledger cannot be read"
     if commit.stop < commit.start or commit.start < 0:
         return f"{what}: it goes back from step {commit.start}"
+    if total_steps and commit.stop > total_steps:
+        return f"{what}: the job ends at step {total_steps}"
     if len(commit.name.encode(errors="replace")) > MAX_NAME_BYTES or not commit.name.isprintable():
         return f"{what}: the checkpoint's name must be printable and at most {MAX_NAME_BYTES} bytes long"
     return ""

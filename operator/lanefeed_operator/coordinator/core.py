@@ -4,43 +4,38 @@ Takes the time as an argument and does no I/O. A report counts only from the pod
 index, of the current plan generation, of the pod's newest session, with a growing sequence number. Commits go into the
 core's book; every job commit is proven before it counts, and acknowledged only once it is persisted (`persisted`), so
 a control plane that is killed at any point forgets nothing that a sidecar has forgotten.
+
+The lock is held for microseconds: sums over a huge dataset are made before it is taken (`_needed`), and a report that
+tells of progress alone costs the same however many ranks there are.
 """
 
 import logging
 import threading
-from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from lanefeed_core.book import Book, CommitRefused, JobCommit, Segment
 from lanefeed_core.lanes import Lanes
+from lanefeed_core.ledger import Ledger
 from lanefeed_operator.api.status import EpochProof, Status
 from lanefeed_operator.coordinator import lives
 from lanefeed_operator.coordinator.admission import Admission, problem
 from lanefeed_operator.coordinator.lives import Change, Life
-from lanefeed_operator.coordinator.proof import Prover
-from lanefeed_operator.coordinator.reports import Committed, PodReport, RankCommit, RankReport, Reply, StopAt
+from lanefeed_operator.coordinator.notes import Notes
+from lanefeed_operator.coordinator.proof import Prover, Sum
+from lanefeed_operator.coordinator.reports import Committed, PodReport, RankCommit, RankReport, Reply, StopAt, Taken
+from lanefeed_operator.coordinator.speed import Speed
+from lanefeed_operator.coordinator.waiting import Waiting
 from lanefeed_operator.errors import CoordinatorError
-from lanefeed_operator.reconcile.types import FeedFailure, FeedView, RankView
+from lanefeed_operator.reconcile.types import FeedFailure, FeedView
 
-__all__ = ["Coordinator", "Taken"]
+__all__ = ["Coordinator"]
 
 log = logging.getLogger(__name__)
 
-MAX_FAILURES = 32
-MAX_QUARANTINED = 1024
 MAX_PROOFS = 32
-RATE_SECONDS = 10.0
-
-
-@dataclass(frozen=True, slots=True)
-class Taken:
-    """What became of a report. `version`: its commits are safe once this version is persisted."""
-
-    version: int
-    refused: str = ""
-    fenced: bool = False
-    fresh: bool = False
+#: Where a job has no last step of its own: what a status can hold.
+MAX_STEPS = 1 << 53
 
 
 class Coordinator:
@@ -50,8 +45,10 @@ class Coordinator:
         """Begin a job, or go on from its persisted status."""
         self.job_uid = job_uid
         self.on_change: Callable[[], None] = lambda: None
+        #: Called instead of `on_change` for a report that tells of nothing but steps consumed, where it is set.
+        self.on_progress: Callable[[], None] | None = None
         self._lock = threading.RLock()
-        self._written = threading.Condition(self._lock)
+        self._waiting = Waiting()
         self._prover = Prover(lanes, total_steps)
         status = status or Status()
         self._book = Book.from_dict(status.book) if status.book else Book(0, 0)
@@ -66,7 +63,8 @@ class Coordinator:
         self._events = 0
         self._commit_event = 0
         self._mismatch: FeedFailure | None = None
-        self._quarantined: dict[str, str] = {}
+        self._notes = Notes()
+        self._news = False
         self._reset()
         if status.plan.generation > self._book.plan_generation:
             self.new_plan(status.plan.generation, status.plan.replicas, status.plan.ranks_per_replica)
@@ -75,10 +73,11 @@ class Coordinator:
         """Forget everything that belongs to one plan."""
         self._door = Admission(self.job_uid, self._book.plan_generation)
         self._lives: dict[int, Life] = {}
-        self._failures: list[FeedFailure] = []
+        self._notes.failures.clear()
         self._stop: StopAt | None = None
-        self._history: deque[tuple[float, int]] = deque()
+        self._speed = Speed()
         self._moved = 0.0
+        self._unsettled = False
 
     # ---- what the shell says ------------------------------------------------------------------------------------
 
@@ -125,12 +124,37 @@ class Coordinator:
             self._persisted = version
             for number in sorted(n for n in self._unsafe if n <= version):
                 self._safe = self._unsafe.pop(number)
-            self._written.notify_all()
+            ready = self._waiting.due(version)
+        for call in ready:
+            call()
 
-    def wait_persisted(self, version: int, seconds: float) -> bool:
-        """Wait until `persisted` has been told of `version`, at most `seconds`; whether it has."""
-        with self._written:
-            return self._written.wait_for(lambda: self._persisted >= version, seconds)
+    def when_persisted(self, version: int, call: Callable[[], None]) -> bool:
+        """Call `call` once, outside of the lock, when `version` is durable; False where it is already."""
+        with self._lock:
+            if self._persisted >= version:
+                return False
+            self._waiting.add(version, call)
+            return True
+
+    def cancel_wait(self, call: Callable[[], None]) -> None:
+        """`call` waits no longer."""
+        with self._lock:
+            self._waiting.remove(call)
+
+    def behind(self, status: Status) -> bool:
+        """Whether a persisted status knows what this coordinator does not: it was made from an old copy, make it anew.
+
+        Commits that were acknowledged are never sent again, so going on from an old copy would hold up all later ones.
+        """
+        if not status.book:
+            return False
+        theirs = Book.from_dict(status.book)
+        with self._lock:
+            mine = self._book
+            if theirs.plan_generation != mine.plan_generation:
+                return theirs.plan_generation > mine.plan_generation
+            step = theirs.restorable.step
+            return step > mine.last.step and all(c.step != step for c in mine.void)
 
     # ---- what sidecars say --------------------------------------------------------------------------------------
 
@@ -141,14 +165,34 @@ class Coordinator:
 
     def take(self, report: PodReport, now: float) -> Taken:
         """Take a report. A repeated or late one changes nothing."""
+        for needed in self._needed(report):
+            self._prover.prepare(needed)
         with self._lock:
             taken = self._admit(report)
             if taken.refused or not taken.fresh:
                 return taken
+            self._news = False
             self._apply(report, now)
             taken = replace(taken, version=self._version)
-        self.on_change()
+            wake = self.on_change if self._news else self.on_progress or self.on_change
+        wake()
         return taken
+
+    def slow(self, report: PodReport) -> bool:
+        """Whether taking this report first sums up a dataset, which may take seconds; the lock is not held for it."""
+        return any(not self._prover.prepared(needed) for needed in self._needed(report))
+
+    def _needed(self, report: PodReport) -> list[Sum]:
+        """Sums over the dataset that taking the report may ask for."""
+        if not report.commits and not any(rank.started for rank in report.ranks):
+            return []
+        with self._lock:
+            if self._door.refusal(report)[0]:
+                return []
+            last, known = self._book.last.step, {0, *(c.step for c in (*self._book.commits, *self._book.void))}
+            begun = sorted(set(self._begun(report).values()) - known)
+            stops = sorted({c.stop for c in self._good(report) if c.stop > last})
+        return self._prover.needed(last, begun, stops)
 
     def reply(self, report: PodReport, taken: Taken) -> Reply:
         """The answer to a report, by what is persisted now."""
@@ -160,7 +204,7 @@ class Coordinator:
             safe = self._safe_commit()
             count, refused = 0, []
             for commit in report.commits:
-                wrong = problem(report.pod_index, self._ranks(report.pod_index), commit)
+                wrong = self._problem(report, commit)
                 if wrong:
                     refused.append(wrong)
                 elif commit.stop > safe.step:
@@ -189,21 +233,27 @@ class Coordinator:
 
     def _apply(self, r: PodReport, now: float) -> None:
         """Old commits first, then the ranks' lives, then what the new lives committed."""
-        place = self._door.places[r.pod_index]
-        place.metrics_address, place.ready = r.metrics_address, r.ready
-        good = [commit for commit in r.commits if not problem(r.pod_index, self._ranks(r.pod_index), commit)]
+        self._news |= self._door.describe(r)
+        good = self._good(r)
         begun = self._begun(r)
         for commit in good:
             if commit.rank in begun and commit.stop <= begun[commit.rank]:
                 self._add(commit)
         self._take_lives(r, begun, now)
-        self._settle()
+        if self._unsettled:
+            self._settle()
         for commit in good:
             self._add(commit)
-        self._note(r)
+        self._news |= self._notes.add(r)
         self._moved = self._moved or now
-        if self._lives:
-            self._measure(now)
+        if self._lives and self._speed.due(now):
+            self._speed.add(now, max(life.report.consumed for life in self._lives.values()))
+
+    def _good(self, r: PodReport) -> list[RankCommit]:
+        return [commit for commit in r.commits if not self._problem(r, commit)]
+
+    def _problem(self, r: PodReport, commit: RankCommit) -> str:
+        return problem(r.pod_index, self._ranks(r.pod_index), commit, self._prover.total_steps)
 
     def _begun(self, r: PodReport) -> dict[int, int]:
         """Ranks that began a new life -> the step at which."""
@@ -215,7 +265,8 @@ class Coordinator:
         return found
 
     def _own(self, r: PodReport) -> list[RankReport]:
-        return [x for x in r.ranks if x.rank in self._ranks(r.pod_index)]
+        end = self._prover.total_steps or MAX_STEPS
+        return [x for x in r.ranks if x.rank in self._ranks(r.pod_index) and max(x.started, x.consumed) <= end]
 
     def _take_lives(self, r: PodReport, begun: dict[int, int], now: float) -> None:
         self._events += 1
@@ -226,13 +277,19 @@ class Coordinator:
                 continue
             life = lives.merge(old, rank, where, event=self._events, now=now, recovered=self._recovered)
             self._lives[rank.rank] = life
+            if old is None or lives.differ(old, life):
+                self._news = self._unsettled = True
             if old is None or life.born != old.born or life.report.consumed != old.report.consumed:
                 self._moved = now
             if rank.rank in begun and life.sure and old is not None:
                 self._book.rejoin(rank.rank, begun[rank.rank])
 
     def _settle(self) -> None:
-        """Where every rank of the plan began: a checkpoint that no commit names, or an older one, wins."""
+        """Where every rank of the plan began: a checkpoint that no commit names, or an older one, wins.
+
+        Asked again only after a life or the book changed: nothing else could change the answer.
+        """
+        self._unsettled = False
         if len(self._lives) < self._book.world:
             return
         step, last = lives.common_start(self._lives), self._book.last.step
@@ -251,7 +308,8 @@ class Coordinator:
         Proofs of epochs that are done again stay until they are made anew.
         """
         first, end = self._prover.finished(self._book.last.step), self._prover.finished(step)
-        self._book.begin(step, self._prover.prefix(step), keep=True)
+        known = any(c.step == step for c in (*self._book.commits, *self._book.void))
+        self._book.begin(step, Ledger() if known else self._prover.prefix(step), keep=True)
         for epoch in range(first, end) if self._book.last.stand_in else ():
             self._keep_proof(
                 EpochProof(epoch=epoch, samples=0, digest="", expected="", verified=False, recomputed=True)
@@ -290,32 +348,9 @@ class Coordinator:
             del self._proofs[min(self._proofs)]
 
     def _changed(self) -> None:
+        self._news = self._unsettled = True
         self._version += 1
         self._unsafe[self._version] = self._book.restorable
-
-    def _note(self, r: PodReport) -> None:
-        """Failures and quarantined shards, bounded."""
-        for kind, message, retryable in r.failures:
-            failure = FeedFailure(kind, message[:4096], retryable, r.pod_index)
-            if failure not in self._failures and len(self._failures) < MAX_FAILURES:
-                self._failures.append(failure)
-        for path, reason in r.quarantined:
-            if len(self._quarantined) < MAX_QUARANTINED:
-                self._quarantined[path] = reason
-
-    def _measure(self, now: float) -> None:
-        """The fastest rank's way, for the rate."""
-        fastest = max(life.report.consumed for life in self._lives.values())
-        self._history.append((now, fastest))
-        while self._history and now - self._history[0][0] > RATE_SECONDS:
-            self._history.popleft()
-
-    def _rate(self, now: float) -> float:
-        recent = [point for point in self._history if now - point[0] <= RATE_SECONDS]
-        if len(recent) < 2:
-            return 0.0
-        (t0, s0), (t1, s1) = recent[0], recent[-1]
-        return max(0.0, (s1 - s0) / (t1 - t0)) if t1 - t0 > 0.25 else 0.0
 
     # ---- what reconcile sees ------------------------------------------------------------------------------------
 
@@ -327,7 +362,7 @@ class Coordinator:
             return FeedView(
                 version=self._version,
                 plan_generation=self._book.plan_generation,
-                ranks={rank: _view(life) for rank, life in self._lives.items()},
+                ranks={rank: lives.view(life) for rank, life in self._lives.items()},
                 book=self._book.to_dict(),
                 last_step=last.step,
                 last_name=last.name,
@@ -335,10 +370,10 @@ class Coordinator:
                 proofs=tuple(self._proofs[epoch] for epoch in sorted(self._proofs)),
                 proven=self._proven,
                 mismatch=self._mismatch,
-                failures=tuple(self._failures),
-                quarantined=tuple(sorted(self._quarantined.items())),
+                failures=tuple(self._notes.failures),
+                quarantined=tuple(sorted(self._notes.quarantined.items())),
                 disagree=apart if everyone else {},
-                rate=self._rate(now),
+                rate=self._speed.rate(now),
                 moved=self._moved,
                 stop_at=self._stop.step if self._stop else None,
                 fenced=frozenset(self._door.fenced),
@@ -354,21 +389,3 @@ class Coordinator:
         with self._lock:
             place = self._door.places.get(index)
             return place is not None and place.ready
-
-
-def _view(life: Life) -> RankView:
-    r = life.report
-    return RankView(
-        rank=r.rank,
-        pod_index=life.pod_index,
-        pod_uid=life.pod_uid,
-        session=life.session,
-        started=r.started,
-        from_state=r.from_state,
-        consumed=r.consumed,
-        attached=r.attached,
-        ended=r.ended,
-        wait_seconds=r.wait_seconds,
-        step_seconds=r.step_seconds,
-        at=life.at,
-    )

@@ -10,8 +10,9 @@ from enum import Enum
 
 from lanefeed_core.book import JobCommit
 from lanefeed_operator.coordinator.reports import RankReport
+from lanefeed_operator.reconcile.types import RankView
 
-__all__ = ["Change", "Life", "allowed", "change", "common_start", "merge"]
+__all__ = ["Change", "Life", "allowed", "change", "common_start", "differ", "merge", "view"]
 
 
 class Change(Enum):
@@ -99,3 +100,28 @@ def common_start(lives: Mapping[int, Life]) -> int | None:
     starts = {life.report.started if life.sure else -1 for life in lives.values()}
     only = starts.pop() if len(starts) == 1 else -1
     return only if only >= 0 else None
+
+
+def differ(old: Life, new: Life) -> bool:
+    """Whether more than the number of steps consumed and the time spent is different."""
+    marks = [(x.born, x.sure, x.fits, x.pod_uid, x.report.attached, x.report.ended) for x in (old, new)]
+    return marks[0] != marks[1]
+
+
+def view(life: Life) -> RankView:
+    """The life as reconcile sees it."""
+    r = life.report
+    return RankView(
+        rank=r.rank,
+        pod_index=life.pod_index,
+        pod_uid=life.pod_uid,
+        session=life.session,
+        started=r.started,
+        from_state=r.from_state,
+        consumed=r.consumed,
+        attached=r.attached,
+        ended=r.ended,
+        wait_seconds=r.wait_seconds,
+        step_seconds=r.step_seconds,
+        at=life.at,
+    )

@@ -1,8 +1,10 @@
 """The proof of each epoch (G5): the ledger of a job commit against what the manifest says.
 
-Called by `core` for every new job commit, before it counts. Pure; a finished epoch costs a few ns a row, once.
+Called by `core` for every new job commit, before it counts. Pure; a finished epoch costs a few ns a row, once. What
+the manifest says is remembered, so that a caller who must be quick lets `prepare` find it out first, in its own time.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from lanefeed_core import expected
@@ -13,7 +15,15 @@ from lanefeed_core.lanes import Lanes
 from lanefeed_core.ledger import Entry, Ledger
 from lanefeed_operator.api.status import EpochProof
 
-__all__ = ["Checked", "Prover"]
+__all__ = ["Checked", "Prover", "Sum"]
+
+#: A sum over the dataset: ("epoch", number) or ("prefix", total step).
+Sum = tuple[str, int]
+
+#: Sums remembered; those of one commit and of a start are wanted together.
+KEEP_SUMS = 16
+#: Epochs prepared for one commit: more than that pass in one commit only where an epoch is tiny.
+MAX_EPOCHS = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +42,29 @@ class Prover:
         """Take the job's order, and the total step at which it ends."""
         self.lanes = lanes
         self.total_steps = total_steps
+        self._sums: dict[Sum, Entry | Ledger] = {}
+        self._all_rows: Entry | None = None
+
+    def needed(self, last: int, begun: Sequence[int], stops: Sequence[int]) -> list[Sum]:
+        """Sums that may be asked for: job commits up to `stops` after one at `last`, lives that began at `begun`."""
+        found: list[Sum] = [("prefix", step) for step in begun[:2]]
+        if stops:
+            first, end = self.finished(last), self.finished(stops[-1])
+            found += [("epoch", epoch) for epoch in range(first, min(end, first + MAX_EPOCHS))]
+            if self.total_steps and stops[-1] >= self.total_steps:
+                found.append(("prefix", stops[-1]))
+        return found
+
+    def prepare(self, wanted: Sum) -> None:
+        """Find out what will be asked for. Safe from any thread: two that find out the same find the same."""
+        if wanted[0] == "epoch":
+            self._epoch(wanted[1])
+        else:
+            self.prefix(wanted[1])
+
+    def prepared(self, wanted: Sum) -> bool:
+        """Whether asking costs nothing now."""
+        return wanted in self._sums
 
     def finished(self, step: int) -> int:
         """Epochs that are over at total step `step`; Continuous: over in every lane."""
@@ -42,8 +75,28 @@ class Prover:
 
     def prefix(self, step: int) -> Ledger:
         """What a job that stands at total step `step` has consumed of its unfinished epochs, by the manifest."""
-        whole = expected.prefix(self.lanes, self._cursor(step))
-        return whole.since(self.finished(step))
+        known = self._sums.get(("prefix", step))
+        if isinstance(known, Ledger):
+            return known
+        made = expected.prefix(self.lanes, self._cursor(step)).since(self.finished(step))
+        self._remember(("prefix", step), made)
+        return made
+
+    def _epoch(self, epoch: int) -> Entry:
+        """What an epoch holds, by the manifest. Its rows are the same in every epoch: they are summed up once."""
+        known = self._sums.get(("epoch", epoch))
+        if isinstance(known, Entry):
+            return known
+        if self._all_rows is None:
+            self._all_rows = expected.all_rows(self.lanes)
+        made = expected.epoch_entry(self.lanes, epoch, self._all_rows)
+        self._remember(("epoch", epoch), made)
+        return made
+
+    def _remember(self, wanted: Sum, made: Entry | Ledger) -> None:
+        self._sums[wanted] = made
+        for old in list(self._sums)[:-KEEP_SUMS]:
+            self._sums.pop(old, None)
 
     def check(self, before: int, commit: JobCommit) -> Checked:
         """Check the epochs that end after total step `before` and not after the commit."""
@@ -60,7 +113,7 @@ class Prover:
         return Checked(pruned, tuple(proofs), self._say(wrong[0]) if wrong else "")
 
     def _whole(self, commit: JobCommit, epoch: int) -> EpochProof:
-        return _compare(commit, epoch, expected.epoch_entry(self.lanes, epoch))
+        return _compare(commit, epoch, self._epoch(epoch))
 
     def _partial(self, commit: JobCommit, end: int) -> list[EpochProof]:
         """The job ends inside of epochs: compare what it should have consumed of them."""

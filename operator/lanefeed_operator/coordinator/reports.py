@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from lanefeed_core.ledger import Ledger
 
-__all__ = ["Committed", "PodReport", "RankCommit", "RankReport", "Reply", "StopAt"]
+__all__ = ["Committed", "PodReport", "RankCommit", "RankReport", "Reply", "StopAt", "Taken"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,3 +79,13 @@ class Reply:
     stop_at: StopAt | None = None
     last_commit: Committed | None = None
     refused: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """What became of a report. `version`: its commits are safe once this version is persisted."""
+
+    version: int
+    refused: str = ""
+    fenced: bool = False
+    fresh: bool = False

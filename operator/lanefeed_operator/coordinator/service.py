@@ -1,80 +1,134 @@
-"""lanefeed.v1.Coordinator over gRPC: a thin edge that turns messages into plain values and back.
+"""The report service of one machine, and what both shells' services share: a server that runs until it is stopped.
 
-Called by sidecars; started by the shells. Decides nothing. A report that completed a job commit is held for a moment
-until that commit is persisted, so that its sidecar is told at once.
+`serve` is called by the local runner; `start` also by `cluster`. The methods themselves are in `handlers`.
 """
 
+import asyncio
 import hmac
-import json
-import logging
 import os
-from collections.abc import Callable, Iterable
-from concurrent import futures
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
-import grpc
+import grpc.aio
 
-from lanefeed_core.ledger import Ledger
-from lanefeed_core.proto import lanefeed_pb2 as pb
-from lanefeed_core.proto import lanefeed_pb2_grpc as rpc
-from lanefeed_core.wire import MAX_MESSAGE_BYTES, TOKEN_METADATA
+from lanefeed_core.wire import MAX_MESSAGE_BYTES
+from lanefeed_operator.coordinator import loop
+from lanefeed_operator.coordinator.authenticate import Caller
 from lanefeed_operator.coordinator.core import Coordinator
-from lanefeed_operator.coordinator.reports import PodReport, RankCommit, RankReport, Reply
+from lanefeed_operator.coordinator.directory import Member
+from lanefeed_operator.coordinator.handlers import MAX_CALLS, Service
+from lanefeed_operator.coordinator.pace import Pacer
+from lanefeed_operator.coordinator.rejected import Rejected
 from lanefeed_operator.errors import CoordinatorError
 
-__all__ = ["Server", "serve"]
+__all__ = ["Server", "serve", "start"]
 
-log = logging.getLogger(__name__)
-
-#: How long a report waits for its own commit to be persisted before it is answered without.
-PERSIST_SECONDS = 1.0
-#: Sidecars keep one connection each; reports of a thousand pods at 2 a second are short.
-THREADS = 8
+START_SECONDS = 10.0
 
 
 class Server:
     """A running report service. `address` is what sidecars connect to."""
 
-    def __init__(self, server: grpc.Server, address: str) -> None:
-        """Made by `serve`."""
-        self._server = server
+    def __init__(self, service: Service, server: Any, address: str) -> None:
+        """Made by `start`."""
+        self._service, self._server = service, server
         self.address = address
+        self.counters = service.counters
+        self.tasks: list[asyncio.Task[None]] = []
+
+    @property
+    def pacer(self) -> Pacer | None:
+        """How often sidecars are told to report; None: at their own pace."""
+        return self._service.pacer
 
     def stop(self, grace: float = 1.0) -> None:
         """Take no more reports, let the present ones end, close; a Unix socket is removed."""
-        self._server.stop(grace).wait(grace + 5.0)
+        try:
+            loop.call(self._stop(grace), grace + 5.0)
+        finally:
+            self._service.close()
         if self.address.startswith("unix:"):
             path = self.address.removeprefix("unix:")
             if os.path.exists(path):
                 os.unlink(path)
 
+    async def _stop(self, grace: float) -> None:
+        for task in self.tasks:
+            task.cancel()
+        await asyncio.gather(*self.tasks, return_exceptions=True)
+        await self._server.stop(grace)
 
-class _Servicer(rpc.CoordinatorServicer):
-    """Checks the token, converts, asks the core."""
 
-    def __init__(self, core: Coordinator, token: str, clock: Callable[[], float]) -> None:
-        self._core = core
+def start(
+    service: Service, address: str, bind: Callable[[Any, str], int], options: list[tuple[str, int]] | None = None
+) -> Server:
+    """Serve at `address`; `bind` adds it to a server and says the port. Raises CoordinatorError."""
+    try:
+        return loop.call(_start(service, address, bind, options or []), START_SECONDS)
+    except TimeoutError:
+        service.close()
+        raise CoordinatorError(f"the report service at {address} did not start in {START_SECONDS:.0f} s") from None
+
+
+async def _start(
+    service: Service, address: str, bind: Callable[[Any, str], int], options: list[tuple[str, int]]
+) -> Server:
+    # Twice the cap, so that a report above it is refused with words and counted; beyond that gRPC ends the call.
+    fixed = [("grpc.max_receive_message_length", 2 * MAX_MESSAGE_BYTES), ("grpc.so_reuseport", 0)]
+    server = grpc.aio.server(options=[*fixed, *options], maximum_concurrent_rpcs=MAX_CALLS)
+    server.add_generic_rpc_handlers((service.handlers(),))
+    try:
+        port = bind(server, address)
+    except RuntimeError as error:
+        service.close()
+        raise CoordinatorError(f"cannot listen at {address}: {error}; is another runner using it?") from None
+    await server.start()
+    if not address.startswith("unix:"):
+        address = f"{address.rpartition(':')[0]}:{port}"
+    return Server(service, server, address)
+
+
+@dataclass(frozen=True, slots=True)
+class _OneJob:
+    """The directory of one machine: one job, whose manifest the shell makes itself."""
+
+    coordinator: Coordinator
+    namespace: str = ""
+    name: str = "this job"
+
+    def find(self, job_uid: str) -> Member | None:
+        """The core itself refuses the reports of another job, for good."""
+        return self
+
+    def put_manifest(self, job_uid: str, pod_uid: str, digest: str, data: bytes) -> str:
+        """Nobody uploads here."""
+        return "this job's manifest is made on this machine"
+
+    def manifest_failed(self, job_uid: str, pod_uid: str, kind: str, message: str, retryable: bool) -> None:
+        """Nobody indexes in a pod here."""
+
+
+class _OneToken:
+    """The authenticator of one machine: whoever may read the job's token speaks for its pods."""
+
+    def __init__(self, token: str) -> None:
+        """`token`: the only one."""
         self._token = token.encode()
-        self._clock = clock
 
-    def Report(self, request: pb.ReportRequest, context: grpc.ServicerContext) -> pb.ReportReply:
-        """One report of one sidecar."""
-        self._authenticate(context)
-        report = read_report(request)
-        taken = self._core.take(report, self._clock())
-        if report.commits and not taken.refused:
-            self._core.wait_persisted(taken.version, PERSIST_SECONDS)
-        return write_reply(self._core.reply(report, taken))
+    def known(self, token: str) -> Caller | None:
+        """See Authenticator."""
+        return self.review(token)
 
-    def _authenticate(self, context: grpc.ServicerContext) -> None:
-        sent = dict(context.invocation_metadata()).get(TOKEN_METADATA, "")
-        given = sent.encode() if isinstance(sent, str) else sent
-        if not hmac.compare_digest(given, self._token):
-            context.abort(grpc.StatusCode.UNAUTHENTICATED, "the token is missing or wrong")
+    def review(self, token: str) -> Caller:
+        """See Authenticator."""
+        if not hmac.compare_digest(token.encode(errors="replace"), self._token):
+            raise Rejected.unauthenticated("the token is missing or wrong")
+        return Caller("", "")
 
 
 def serve(core: Coordinator, address: str, token: str, clock: Callable[[], float]) -> Server:
-    """Start the service at `address` ("unix:/path" or "host:port"; port 0: any free one).
+    """Serve one job at `address` ("unix:/path" or "host:port"; port 0: any free one), for one machine.
 
     `token` is what sidecars send as metadata `lanefeed-token`; `clock` gives seconds since 1970.
     Raises CoordinatorError where the address cannot be bound.
@@ -83,72 +137,5 @@ def serve(core: Coordinator, address: str, token: str, clock: Callable[[], float
         raise CoordinatorError(f"the coordinator's token has {len(token)} characters: use at least 16 random ones")
     if address.startswith("unix:") and os.path.exists(address.removeprefix("unix:")):
         os.unlink(address.removeprefix("unix:"))
-    server = grpc.server(
-        futures.ThreadPoolExecutor(THREADS, thread_name_prefix="coordinator"),
-        options=[("grpc.max_receive_message_length", MAX_MESSAGE_BYTES), ("grpc.so_reuseport", 0)],
-    )
-    rpc.add_CoordinatorServicer_to_server(_Servicer(core, token, clock), server)
-    try:
-        port = server.add_insecure_port(address)
-    except RuntimeError as error:
-        raise CoordinatorError(f"cannot listen at {address}: {error}; is another runner using it?") from None
-    server.start()
-    if not address.startswith("unix:"):
-        address = f"{address.rpartition(':')[0]}:{port}"
-    return Server(server, address)
-
-
-def read_report(m: pb.ReportRequest) -> PodReport:
-    """The wire's report as plain values."""
-    return PodReport(
-        protocol=m.protocol,
-        job_uid=m.job_uid,
-        pod_index=m.pod_index,
-        pod_uid=m.pod_uid,
-        plan_generation=m.plan_generation,
-        session=m.session,
-        sequence=m.sequence,
-        ranks=tuple(_rank(r) for r in m.ranks),
-        commits=tuple(_commits(m.commits)),
-        failures=tuple((f.kind, f.message, f.retryable) for f in m.failures),
-        quarantined=tuple((q.path, q.reason) for q in m.quarantined),
-        metrics_address=m.metrics_address,
-        ready=m.ready,
-    )
-
-
-def _rank(r: Any) -> RankReport:
-    return RankReport(
-        rank=r.rank,
-        started=r.started,
-        from_state=r.started_from_state,
-        consumed=r.consumed,
-        attached=r.attached,
-        ended=r.ended,
-        wait_seconds=r.wait_seconds,
-        step_seconds=r.step_seconds,
-    )
-
-
-def _commits(messages: Iterable[Any]) -> Iterable[RankCommit]:
-    for m in messages:
-        try:
-            ledger = Ledger.from_dict(json.loads(m.ledger_json))
-        except (ValueError, TypeError, AttributeError) as error:
-            log.warning("commit of rank %d at step %d has a ledger that cannot be read: %s", m.rank, m.stop, error)
-            ledger = None
-        yield RankCommit(m.rank, m.start, m.stop, m.name, ledger)
-
-
-def write_reply(reply: Reply) -> pb.ReportReply:
-    """The answer for the wire."""
-    message = pb.ReportReply(
-        fenced=reply.fenced, reason=reply.reason, commits_taken=reply.commits_taken, refused=reply.refused
-    )
-    if reply.stop_at:
-        message.stop_at.step, message.stop_at.reason = reply.stop_at.step, reply.stop_at.reason
-    if reply.last_commit:
-        last = reply.last_commit
-        message.last_commit.step, message.last_commit.name = last.step, last.name
-        message.last_commit.plan_generation = last.plan_generation
-    return message
+    service = Service(_OneJob(core), _OneToken(token), clock)
+    return start(service, address, lambda server, at: server.add_insecure_port(at))
