@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from lanefeed_core.wire import ENV_JOB_UID
 from lanefeed_operator.api.spec import Job
 from lanefeed_operator.render import constants as c
 from lanefeed_operator.render import names
@@ -50,6 +51,7 @@ def indexer(job: Job, settings: Settings) -> dict[str, Any]:
         "args": arguments(job, trainer),
         "env": [
             uid_variable(),
+            {"name": ENV_JOB_UID, "value": job.metadata.uid},
             {"name": c.ENV_COORDINATOR, "value": settings.coordinator},
             {"name": c.ENV_CONTROL_DIR, "value": c.CONTROL_PATH},
         ],

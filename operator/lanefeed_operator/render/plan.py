@@ -75,7 +75,8 @@ def plan_map(job: Job, config: PodConfig, lanes: Lanes, manifest: Manifest) -> d
     document = {**plan.to_dict(), "world": plan.world, "manifest": manifest.digest, "stream": config.spec.to_dict()}
     data = {
         c.PLAN_FILE: json.dumps(document, indent=1) + "\n",
-        c.POD_FILE: config.to_json() + "\n",
+        # Sidecars check that the pieces beside them are this plan's manifest.
+        c.POD_FILE: replace(config, manifest_digest=manifest.digest).to_json() + "\n",
         c.READS_FILE: reads_text(plan, lanes, manifest),
     }
     marks = {c.DIGEST_ANNOTATION: plan_digest(config), c.MANIFEST_ANNOTATION: manifest.digest}

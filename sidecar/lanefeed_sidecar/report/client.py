@@ -32,7 +32,7 @@ log = logging.getLogger(__name__)
 CALL_SECONDS = 5.0
 BACKOFF_SECONDS = (0.1, 2.0)
 #: Over a network, where thousands of pods may have lost one control plane.
-FAR_BACKOFF_SECONDS = (0.2, 10.0)
+FAR_BACKOFF_SECONDS = (0.2, 5.0)
 #: At the end: between two tries to have the last commits acknowledged.
 LAST_BACKOFF_SECONDS = (0.1, 1.0)
 #: The longest pace that a control plane may ask for: a stop must reach trainers in time.
