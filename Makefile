@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: venv demo test test-slow check bench bench-quick bench-peers chaos proto crd clean
+.PHONY: venv demo test test-slow check bench bench-quick bench-peers chaos images e2e proto crd clean
 
 venv: $(STAMP)
 
@@ -47,6 +47,15 @@ bench-peers: $(STAMP)
 
 chaos: $(STAMP)
 	LANEFEED_CHAOS_KILLS=300 $(BIN)/python -m pytest -s --timeout 7200 tests/chaos
+
+# Three image archives in .images/, built by buildah from BASE (any image with Python 3.11 and pip).
+BASE ?= python:3.11-slim
+images: $(STAMP)
+	BASE=$(BASE) PYTHON=$(BIN)/python images/build
+
+# On a real cluster of this machine: needs root and ../shared/kube (tests/e2e/README.md).
+e2e: $(STAMP)
+	$(BIN)/python -m pytest -p no:cacheprovider tests/e2e -m e2e
 
 proto: $(STAMP)
 	$(BIN)/python tools/gen_proto.py
