@@ -6,7 +6,7 @@
 import asyncio
 import hmac
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,6 +25,9 @@ from lanefeed_operator.errors import CoordinatorError
 __all__ = ["Server", "serve", "start"]
 
 START_SECONDS = 10.0
+
+#: Something that goes on beside the service.
+Work = Callable[[], Coroutine[Any, Any, None]]
 
 
 class Server:
@@ -61,18 +64,29 @@ class Server:
 
 
 def start(
-    service: Service, address: str, bind: Callable[[Any, str], int], options: list[tuple[str, int]] | None = None
+    service: Service,
+    address: str,
+    bind: Callable[[Any, str], int],
+    options: Sequence[tuple[str, int]] = (),
+    works: Sequence[Work] = (),
 ) -> Server:
-    """Serve at `address`; `bind` adds it to a server and says the port. Raises CoordinatorError."""
+    """Serve at `address`; `bind` adds it to a server and says the port; `works` go on beside it until `stop`.
+
+    Raises CoordinatorError where the address cannot be bound.
+    """
     try:
-        return loop.call(_start(service, address, bind, options or []), START_SECONDS)
+        return loop.call(_start(service, address, bind, options, works), START_SECONDS)
     except TimeoutError:
         service.close()
         raise CoordinatorError(f"the report service at {address} did not start in {START_SECONDS:.0f} s") from None
 
 
 async def _start(
-    service: Service, address: str, bind: Callable[[Any, str], int], options: list[tuple[str, int]]
+    service: Service,
+    address: str,
+    bind: Callable[[Any, str], int],
+    options: Sequence[tuple[str, int]],
+    works: Sequence[Work],
 ) -> Server:
     # Twice the cap, so that a report above it is refused with words and counted; beyond that gRPC ends the call.
     fixed = [("grpc.max_receive_message_length", 2 * MAX_MESSAGE_BYTES), ("grpc.so_reuseport", 0)]
@@ -86,7 +100,9 @@ async def _start(
     await server.start()
     if not address.startswith("unix:"):
         address = f"{address.rpartition(':')[0]}:{port}"
-    return Server(service, server, address)
+    running = Server(service, server, address)
+    running.tasks += [asyncio.create_task(work()) for work in works]
+    return running
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,116 @@
+"""The report service of a cluster: gRPC over TLS, every job of a Directory, callers known by TokenReview.
+
+Started by the operator's process. Certificates are renewed while it runs and taken up by new connections at once. What
+one caller may cost is bounded here and in `handlers`: connections, streams, handshakes, message sizes, calls at a time.
+"""
+
+import asyncio
+import logging
+import resource
+from collections.abc import Callable
+from typing import Any
+
+import grpc
+
+from lanefeed_operator.coordinator.authenticate import Authenticator
+from lanefeed_operator.coordinator.certstore import Certificates
+from lanefeed_operator.coordinator.directory import Directory
+from lanefeed_operator.coordinator.handlers import Service
+from lanefeed_operator.coordinator.pace import Pacer
+from lanefeed_operator.coordinator.service import Server, start
+from lanefeed_operator.errors import OperatorError
+
+__all__ = ["serve_cluster"]
+
+log = logging.getLogger(__name__)
+
+#: How often the Secret is looked at.
+RENEW_SECONDS = 300.0
+#: The tick by which the event loop's lateness is measured.
+TICK_SECONDS = 1.0
+
+OPTIONS = [
+    # A sidecar has one call under way, an indexer one stream; a token is about a kilobyte.
+    ("grpc.max_concurrent_streams", 8),
+    ("grpc.max_metadata_size", 24 << 10),
+    ("grpc.server_handshake_timeout_ms", 10_000),
+    # Connections that say nothing cost memory: sidecars connect again with their next report.
+    ("grpc.max_connection_idle_ms", 150_000),
+    # A peer that vanished (a node that was cut off) is noticed; one that pings too often is not served.
+    ("grpc.keepalive_time_ms", 60_000),
+    ("grpc.keepalive_timeout_ms", 20_000),
+    ("grpc.http2.max_ping_strikes", 3),
+    # The most that is read ahead of one stream.
+    ("grpc.http2.lookahead_bytes", 64 << 10),
+    ("grpc.http2.bdp_probe", 0),
+]
+
+
+def serve_cluster(
+    directory: Directory,
+    address: str,
+    certificates: Certificates,
+    authenticator: Authenticator,
+    clock: Callable[[], float],
+    *,
+    renew_seconds: float = RENEW_SECONDS,
+) -> Server:
+    """Serve at `address` ("host:port"; port 0: any free one) until `stop`.
+
+    `clock` gives seconds since 1970. `.counters.totals()` counts calls by result, `.pacer` says how often pods report.
+    Raises CoordinatorError where the address cannot be bound, ApiError where the certificates cannot be read or made.
+    """
+    certificates.refresh()
+    service = Service(directory, authenticator, clock)
+    service.pacer = pacer = Pacer()
+    credentials = _credentials(certificates)
+    limits = [*OPTIONS, ("grpc.max_allowed_incoming_connections", _connections())]
+    server = start(
+        service,
+        address,
+        lambda server, at: server.add_secure_port(at, credentials),
+        limits,
+        [lambda: _renew(certificates, renew_seconds), lambda: _watch(pacer)],
+    )
+    log.info("the report service listens at %s", server.address)
+    return server
+
+
+def _credentials(certificates: Certificates) -> Any:
+    """TLS with the certificate of the moment: gRPC asks at every handshake whether there is a new one."""
+    served = [certificates.material]
+
+    def configuration() -> Any:
+        now = certificates.material
+        served[0] = now
+        return grpc.ssl_server_certificate_configuration([(now.key.encode(), now.certificate.encode())])
+
+    def changed() -> Any:
+        return configuration() if certificates.material is not served[0] else None
+
+    return grpc.dynamic_ssl_server_credentials(configuration(), changed, require_client_authentication=False)
+
+
+def _connections() -> int:
+    """As many as there are descriptors for, with some left for the API client, metrics and files."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return max(64, soft - 256)
+
+
+async def _renew(certificates: Certificates, seconds: float) -> None:
+    """Look at the certificates every `seconds`."""
+    while True:
+        await asyncio.sleep(seconds)
+        try:
+            await asyncio.to_thread(certificates.refresh)
+        except OperatorError as error:
+            log.warning("certificates of the report service cannot be looked at: %s; trying again", error)
+
+
+async def _watch(pacer: Pacer) -> None:
+    """Measure how late the event loop is."""
+    running = asyncio.get_running_loop()
+    while True:
+        due = running.time() + TICK_SECONDS
+        await asyncio.sleep(TICK_SECONDS)
+        pacer.late(running.time() - due)

@@ -1,0 +1,256 @@
+"""Certificates: what is made when, whoever trusted yesterday's file goes on today, and the Secret between operators."""
+
+import base64
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from cryptography import x509
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lanefeed_operator.coordinator.certificates import Lifetimes, Material, check, decide, names_of, renewed
+from lanefeed_operator.coordinator.certstore import STATE, Certificates
+from lanefeed_operator.errors import CoordinatorError
+from lanefeed_operator.kube.api import SECRETS, Conflict, Unreachable
+from support.kube_store import KubeStore
+
+DAY = 86400.0
+NOW = 1_800_000_000.0
+LIFE = Lifetimes()
+NAMES = names_of(["lanefeed.system.svc", "10.200.0.1"])
+
+
+def trusts(bundle: str, material: Material, now: float) -> bool:
+    """Whether a client that trusts `bundle` accepts the server at `now`: the chain, the times."""
+    server = x509.load_pem_x509_certificate(material.certificate.encode())
+    if not server.not_valid_before_utc.timestamp() <= now < server.not_valid_after_utc.timestamp():
+        return False
+    for ca in x509.load_pem_x509_certificates(bundle.encode()):
+        if ca.subject == server.issuer and ca.not_valid_after_utc.timestamp() > now:
+            try:
+                server.verify_directly_issued_by(ca)
+            except Exception:
+                continue
+            return True
+    return False
+
+
+def test_names_of_a_service_in_every_form() -> None:
+    assert names_of(["a.b.svc"]) == ("a.b", "a.b.svc", "a.b.svc.cluster.local")
+    assert names_of(["a.b.svc.cluster.local", "10.0.0.1"]) == ("10.0.0.1", "a.b", "a.b.svc", "a.b.svc.cluster.local")
+    assert names_of(["reports.example.org"]) == ("reports.example.org",)
+
+
+def test_the_first_certificate_carries_names_and_addresses_and_is_an_end_entity() -> None:
+    made, reason = renewed(None, NAMES, NOW, LIFE)
+    assert reason == "there is no certificate yet"
+    server = x509.load_pem_x509_certificate(made.certificate.encode())
+    names = server.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    assert "lanefeed.system.svc.cluster.local" in names.get_values_for_type(x509.DNSName)
+    assert [str(a) for a in names.get_values_for_type(x509.IPAddress)] == ["10.200.0.1"]
+    assert not server.extensions.get_extension_for_class(x509.BasicConstraints).value.ca
+    assert trusts(made.trust, made, NOW)
+    assert renewed(made, NAMES, NOW, LIFE) == (made, "")
+
+
+def test_a_year_and_a_half_of_looking_daily_never_breaks_anybody_who_read_the_file_within_the_overlap() -> None:
+    """Sidecars read the file again within minutes; the promise leaves them most of a day."""
+    have: Material | None = None
+    files: list[tuple[float, str]] = []
+    reasons = []
+    for day in range(560):
+        now = NOW + day * DAY
+        have, reason = renewed(have, NAMES, now, LIFE)
+        check(have)
+        reasons += [reason] if reason else []
+        files = [f for f in files if now - f[0] < LIFE.overlap] + [(now, have.trust)]
+        for read, bundle in files:
+            assert trusts(bundle, have, now), f"day {day}: a file of {(now - read) / DAY} days ago"
+        assert have.end - now > 20 * DAY, "renewed long before its end"
+    assert sum("successor" in r for r in reasons) == 2
+    assert sum("known everywhere" in r for r in reasons) >= 1
+    assert any("expired authority is forgotten" in r or len(have.authorities) < 3 for r in reasons)
+
+
+@given(st.lists(st.floats(min_value=0.01, max_value=120.0), min_size=1, max_size=12))
+def test_whenever_the_operator_looks_the_file_of_its_last_look_stays_good_while_it_could(gaps: list[float]) -> None:
+    now, (have, _) = NOW, renewed(None, NAMES, NOW, LIFE)
+    for gap in gaps:
+        old, now = have, now + gap * DAY
+        have, _ = renewed(old, NAMES, now, LIFE)
+        check(have)
+        assert trusts(have.trust, have, now)
+        if gap * DAY >= LIFE.overlap and have.signer >= len(old.authorities):
+            continue
+        living = [a for a in old.authorities if a.end > now]
+        if living:
+            assert trusts(old.trust, have, now)
+
+
+def test_tooth_signing_with_a_new_authority_at_once_breaks_those_who_know_the_old_one() -> None:
+    have, _ = renewed(None, NAMES, NOW, LIFE)
+    later = NOW + 250 * DAY
+    hasty, _ = renewed(replace(have, end=later), NAMES, later, replace(LIFE, overlap=0.0))
+    assert trusts(hasty.trust, hasty, later)
+    assert not trusts(have.trust, hasty, later)
+
+
+def test_other_names_are_signed_at_once_by_the_same_authority() -> None:
+    have, _ = renewed(None, NAMES, NOW, LIFE)
+    other, reason = renewed(have, ("other.example.org",), NOW + 1, LIFE)
+    assert "names are other.example.org" in reason
+    assert other.authorities == have.authorities
+    assert trusts(have.trust, other, NOW + 1)
+
+
+def test_after_years_away_everything_is_new() -> None:
+    have, _ = renewed(None, NAMES, NOW, LIFE)
+    decision = decide(have, NAMES, NOW + 900 * DAY, LIFE)
+    assert decision.new_authority
+    assert decision.drop == (0,)
+    made, _ = renewed(have, NAMES, NOW + 900 * DAY, LIFE)
+    assert len(made.authorities) == 1
+    assert trusts(made.trust, made, NOW + 900 * DAY)
+
+
+# ---- the Secret ------------------------------------------------------------------------------------------------
+
+
+class Now:
+    def __init__(self) -> None:
+        self.now = NOW
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def kept(store: KubeStore, clock: Callable[[], float]) -> Certificates:
+    return Certificates(store, "system", "certs", NAMES, clock)
+
+
+def data(store: KubeStore) -> dict[str, Any]:
+    secret = store.get(SECRETS, "system", "certs")
+    return {key: base64.b64decode(text).decode() for key, text in secret["data"].items()}
+
+
+def test_two_operators_and_a_restart_serve_the_same_certificate() -> None:
+    store, clock = KubeStore(), Now()
+    first, second = kept(store, clock), kept(store, clock)
+    with pytest.raises(CoordinatorError, match="refresh"):
+        _ = first.trust
+    first.refresh()
+    second.refresh()
+    assert first.material == second.material
+    texts = data(store)
+    assert texts["ca.crt"] == first.trust
+    assert texts["tls.crt"] == first.material.certificate
+    writes = len(store.writes)
+    assert first.refresh() == second.refresh() == ""
+    assert len(store.writes) == writes
+
+
+def test_a_rotation_is_told_and_the_other_operator_takes_it_over() -> None:
+    store, clock = KubeStore(), Now()
+    first, second = kept(store, clock), kept(store, clock)
+    told: list[str] = []
+    first.on_trust = second.on_trust = told.append
+    first.refresh()
+    second.refresh()
+    clock.now += 250 * DAY
+    assert "successor" in first.refresh()
+    assert second.refresh() == "another operator renewed them"
+    assert first.material == second.material
+    assert told[2] == told[3] == first.trust
+    assert first.trust.count("BEGIN CERTIFICATE") == 2
+    clock.now += 1.5 * DAY
+    assert "known everywhere" in first.refresh()
+    assert len(told) == 4, "what is trusted did not change"
+
+
+def test_a_lost_race_is_read_again() -> None:
+    store, clock = KubeStore(), Now()
+    first, second = kept(store, clock), kept(store, clock)
+    first.refresh()
+    second.refresh()
+    clock.now += 250 * DAY
+    patch, raced = store.patch, []
+
+    def race(*args: Any, **more: Any) -> Any:
+        if not raced:
+            raced.append(1)
+            second.refresh()
+        return patch(*args, **more)
+
+    store.patch = race  # type: ignore[method-assign]
+    first.refresh()
+    assert first.material == second.material
+
+
+def test_a_secret_that_is_always_changed_is_an_error_with_its_name() -> None:
+    store, clock = KubeStore(), Now()
+    first = kept(store, clock)
+    first.refresh()
+    clock.now += 250 * DAY
+
+    def refuse(*_args: Any, **_more: Any) -> Any:
+        raise Conflict("changed")
+
+    store.patch = refuse  # type: ignore[method-assign]
+    with pytest.raises(CoordinatorError, match="Secret system/certs changed 5 times"):
+        first.refresh()
+
+
+def test_a_removed_secret_is_written_again_and_trust_goes_on() -> None:
+    store, clock = KubeStore(), Now()
+    first = kept(store, clock)
+    first.refresh()
+    trust = first.trust
+    store.delete(SECRETS, "system", "certs", uid=store.get(SECRETS, "system", "certs")["metadata"]["uid"])
+    assert "written again" in first.refresh()
+    assert first.trust == trust == data(store)["ca.crt"]
+
+
+@pytest.mark.parametrize("damage", ["", "{", "other key", "version"])
+def test_an_empty_or_damaged_secret_is_filled(damage: str, caplog: pytest.LogCaptureFixture) -> None:
+    store, clock = KubeStore(), Now()
+    meta = {"name": "certs", "namespace": "system"}
+    other, _ = renewed(None, NAMES, NOW, LIFE)
+    state: dict[str, Any] = {"version": 9 if damage == "version" else 1}
+    if damage in {"other key", "version"}:
+        strange = kept(KubeStore(), clock)
+        strange.refresh()
+        state |= {
+            "authorities": [
+                {"certificate": a.certificate, "key": a.key, "made": a.made, "end": a.end}
+                for a in strange.material.authorities
+            ],
+            "certificate": strange.material.certificate,
+            "key": other.key if damage == "other key" else strange.material.key,
+            "made": NOW,
+            "end": NOW + DAY,
+            "names": list(NAMES),
+            "signer": 0,
+        }
+        damage = json.dumps(state)
+    body = {"metadata": meta, "data": {STATE: base64.b64encode(damage.encode()).decode()} if damage else None}
+    store.create(SECRETS, "system", body)
+    first = kept(store, clock)
+    assert first.refresh()
+    check(first.material)
+    assert data(store)["ca.crt"] == first.trust
+    if damage:
+        assert "cannot be used and is written anew" in caplog.text
+
+
+def test_an_api_server_that_is_away_is_said() -> None:
+    store = KubeStore()
+
+    def away(*_args: Any) -> None:
+        raise Unreachable("no answer")
+
+    store.before = away
+    with pytest.raises(Unreachable):
+        kept(store, Now()).refresh()
