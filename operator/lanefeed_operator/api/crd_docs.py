@@ -76,7 +76,7 @@ DOCS = {
     "Status.ledger": "The proof: epochs of which every sample was consumed exactly once.",
     "Status.progress": "Where the ranks are. Informative; written at most every 10 seconds.",
     "Status.stall_percent": "Share of the time that ranks wait for data.",
-    "Status.start_time": "When the first plan was made.",
+    "Status.start_time": "When it began; anew after a suspension, and after a queue held it back.",
     "Status.completion_time": "When the job ended.",
     "Condition.type": "Name of the condition.",
     "Condition.status": "True, False or Unknown.",

@@ -77,6 +77,8 @@ class PlanStatus(Model):
     restart_token: str = ""
     #: spec.replicas when it was made: a plan shrunk for lack of nodes stays until the user asks for another size.
     wanted: int = 0
+    #: metadata.generation when it was made.
+    spec_generation: int = 0
     #: Its children are deleted (or lost) for good: what comes next is a new plan generation.
     closed: bool = False
     #: True once its children were seen: only a plan that once had children can have lost them.

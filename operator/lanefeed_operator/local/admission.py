@@ -57,7 +57,8 @@ def admit(store: JobStore, wanted: Job, *, replicas: int | None) -> tuple[Job, S
     elif before is not None and before != str(wanted.spec.replicas):
         store.scale(wanted.spec.replicas)
     size = store.wanted_replicas() or wanted.spec.replicas
-    spec = wanted.spec.model_copy(update={"replicas": size})
+    # Whoever manages it in a cluster is not here.
+    spec = wanted.spec.model_copy(update={"replicas": size, "managed_by": ""})
     status = _again(stored.status or Status()) if stored else Status()
     if stored and status.stream:
         _check_frozen(stored.spec, spec, status.stream)

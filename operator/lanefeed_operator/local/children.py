@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -160,7 +160,14 @@ class PodSlot:
         ran = (state.finished or time.time()) - (state.created or time.time())
         record.quick = record.quick + 1 if free and ran < QUICK_SECONDS else 0
         # The first quick end costs nothing; only repeated ones are slowed down.
-        end = verdict(code, record.failures, self.job.max_restarts, disrupted=disrupted, quick=max(0, record.quick - 1))
+        end = verdict(
+            code,
+            record.failures,
+            self.job.max_restarts,
+            disrupted=disrupted,
+            quick=max(0, record.quick - 1),
+            hopeless=self.job.hopeless,
+        )
         record.failures += int(end.counts)
         if not self.job.deleting:
             record.disruptions += int(free)
@@ -263,6 +270,7 @@ class IndexedJob:
         replicas: int,
         *,
         max_restarts: int,
+        hopeless: Collection[int] = (),
         factory: PodFactory,
         say: Say,
         adopted: Callable[[PodDoc], None],
@@ -270,6 +278,7 @@ class IndexedJob:
         """Written down first; adopts what is there already."""
         self.pods, self.generation, self.replicas = pods, generation, replicas
         self.max_restarts, self.factory, self.say, self.adopted = max_restarts, factory, say, adopted
+        self.hopeless = hopeless
         self.file = job_file(pods, generation)
         stored_job = files.read_json(self.file) or {}
         self.deleting = bool(stored_job.get("deleting"))

@@ -293,6 +293,7 @@ class Runner:
             generation,
             replicas,
             max_restarts=self.job.spec.max_restarts,
+            hopeless=self.job.spec.failure_policy.non_retryable_exit_codes,
             factory=self.factory.maker(generation),
             say=self.display.event,
             adopted=self._expect,

@@ -37,9 +37,20 @@ def completion(p: Pass) -> bool:
         return False
     left = LAST_REPORT_SECONDS - p.since(p.status.plan.finished_time)
     if left > 0:
+        p.condition(conditions.RUNNING, True, "Ending", _ending(p, children))
         p.look_again(left)
         return True
     return _interrupted(p, children)
+
+
+def _ending(p: Pass, children: Children) -> str:
+    left = unended(p, children)
+    if not left:
+        return "all trainers have exited; last reports are waited for"
+    return (
+        f"all trainers have exited with code 0 and {len(left)} ranks have not read their stream to its end: if their "
+        "last reports do not say otherwise the job goes on from the last commit"
+    )
 
 
 def _stranded(p: Pass, children: Children) -> bool:

@@ -21,7 +21,10 @@ def dataset(p: Pass) -> bool:
     manifest = p.observed.manifest
     if manifest is None:
         p.act(BuildManifest())
-        if p.status.stream is None:
+        problem = p.observed.problem
+        if problem is not None:
+            p.condition(DATASET_READY, False, problem.reason, problem.message)
+        elif p.status.stream is None:
             p.condition(DATASET_READY, None, "Indexing", "the dataset is being indexed")
         return p.children is None
     if manifest.error:

@@ -10,8 +10,12 @@ DELETE_SECONDS = 5.0
 
 
 def deadline(p: Pass) -> bool:
-    """Fail a job that was active for too long; the time begins anew after a suspend, as a Job's does."""
+    """Fail a job that was active for too long; the time begins anew after a suspend or a queue, as a Job's does."""
     limit = p.job.spec.active_deadline_seconds
+    if p.children is not None and p.children.queued:
+        p.set(start_time="")
+    elif p.generation and not p.status.start_time and not p.job.spec.suspend:
+        p.set(start_time=to_time(p.now))
     if limit is None or not p.status.start_time:
         return False
     left = limit - p.since(p.status.start_time)

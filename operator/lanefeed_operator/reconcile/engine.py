@@ -16,21 +16,29 @@ from lanefeed_operator.reconcile.deadline import deadline, finished
 from lanefeed_operator.reconcile.facts import absorb, refresh_progress
 from lanefeed_operator.reconcile.lost import lost
 from lanefeed_operator.reconcile.running import running, strays
-from lanefeed_operator.reconcile.states import state_of
+from lanefeed_operator.reconcile.states import reason_of, state_of
 from lanefeed_operator.reconcile.stop import closing
 from lanefeed_operator.reconcile.suspend import suspend
 from lanefeed_operator.reconcile.types import Decision, Observed
 
 __all__ = ["reconcile"]
 
+#: spec.managedBy of a job that is this operator's in so many words.
+MANAGER = "lanefeed.dev/operator"
+
 
 def _hopeless(p: Pass) -> bool:
     """Failures that no restart mends end the job."""
-    why = failures.terminal(p.job, p.children, p.observed)
+    why = failures.terminal(p.job, p.children, p.observed, stopping=p.status.stop is not None)
     if why is None:
         return False
     p.fail(why.reason, why.message)
     return True
+
+
+def _foreign(p: Pass) -> bool:
+    """A job that another controller runs: not a word is written."""
+    return p.job.spec.managed_by not in ("", MANAGER)
 
 
 #: In this order; each says whether the pass ends with it.
@@ -59,10 +67,12 @@ def reconcile(job: Job, status: Status, observed: Observed, now: float) -> Decis
         now: seconds since 1970.
     """
     p = Pass(job=job, before=status, observed=observed, now=now, status=status)
+    if _foreign(p):
+        return Decision(status)
     for policy in POLICIES:
         if policy(p):
             break
     refresh_progress(p)
-    p.set(state=state_of(p.status))
+    p.set(state=state_of(p.status), reason=reason_of(p.status))
     changed = p.status != status
     return Decision(p.status if changed else status, tuple(p.actions), p.wake)

@@ -7,11 +7,15 @@ from lanefeed_core.errors import StreamError
 from lanefeed_core.slices import World
 from lanefeed_operator.api.spec import Job
 from lanefeed_operator.api.status import PlanStatus, to_time
-from lanefeed_operator.reconcile.conditions import SPEC_VALID, STOPPING, SUSPENDED, is_true
+from lanefeed_operator.reconcile.conditions import RUNNING, SPEC_VALID, STOPPING, SUSPENDED, is_true
 from lanefeed_operator.reconcile.context import Pass
+from lanefeed_operator.reconcile.evicted import EVICTION, evicted
 from lanefeed_operator.reconcile.types import Children
 
-__all__ = ["change", "misfit", "new_plan", "shrunk"]
+__all__ = ["admitted", "change", "misfit", "new_plan", "shrunk", "valid"]
+
+#: Problems of the spec itself, which only its author can mend.
+REFUSED = ("InvalidPodTemplate", "SpecRefused")
 
 #: Ranks may start apart for a moment, while torchrun restarts them one after the other.
 DISAGREE_SECONDS = 30.0
@@ -36,6 +40,10 @@ def change(p: Pass) -> str:
     spec, plan, children = p.job.spec, p.status.plan, p.children
     if plan.created and children is None:
         return "ChildrenLost"
+    newer = plan.spec_generation not in (0, p.job.metadata.generation)
+    if children is None and newer and not misfit(p.job, spec.replicas):
+        # Nothing was made of it yet, and what would be made now is of another spec than the plan's document.
+        return "SpecChanged"
     if spec.restart_token != plan.restart_token:
         return "Restart"
     if (spec.replicas, spec.ranks_per_replica) != (plan.wanted, plan.ranks_per_replica):
@@ -44,12 +52,25 @@ def change(p: Pass) -> str:
             return "Resize"
         p.condition(SPEC_VALID, False, "SizeRefused", f"{problem}; the job goes on with {plan.replicas} pods")
     else:
-        p.condition(SPEC_VALID, True, "Valid", "the spec can be run")
+        valid(p)
     if _disagree(p):
         return "RanksDisagree"
-    if children and shrunk(p, children):
+    if children is None:
+        return ""
+    if shrunk(p, children):
         return "Shrink"
-    return ""
+    if admitted(p, children):
+        return "Admitted"
+    return EVICTION if evicted(p, children) else ""
+
+
+def valid(p: Pass) -> None:
+    """The spec can be run, as far as reconcile can see; what the API server refused in it is said instead."""
+    problem = p.observed.problem
+    if problem is not None and problem.reason in REFUSED:
+        p.condition(SPEC_VALID, False, problem.reason, problem.message)
+    else:
+        p.condition(SPEC_VALID, True, "Valid", "the spec can be run")
 
 
 def _disagree(p: Pass) -> bool:
@@ -79,6 +100,14 @@ def shrunk(p: Pass, children: Children) -> int:
     return next((n for n in range(min(placed, p.status.plan.replicas - 1), 0, -1) if not misfit(p.job, n)), 0)
 
 
+def admitted(p: Pass, children: Children) -> int:
+    """The size to go on with where a queue admitted another one than the plan's, 0 if it did not, or none fits."""
+    size = children.admitted
+    if size is None or children.queued or size >= p.status.plan.replicas:
+        return 0
+    return next((n for n in range(size, 0, -1) if not misfit(p.job, n)), 0)
+
+
 def new_plan(p: Pass, reason: str) -> bool:
     """Write a plan generation ahead. Nothing of it is made before this is persisted. Ends the pass."""
     spec, plan = p.job.spec, p.status.plan
@@ -87,7 +116,7 @@ def new_plan(p: Pass, reason: str) -> bool:
     if problem:
         p.condition(SPEC_VALID, False, "SizeRefused", problem)
         return True
-    p.condition(SPEC_VALID, True, "Valid", "the spec can be run")
+    valid(p)
     if p.last_step > plan.start and p.status.restarts.idle:
         p.count(idle=0)
     # Above every number that is in use anywhere, should the status have been restored from an old copy.
@@ -106,8 +135,11 @@ def new_plan(p: Pass, reason: str) -> bool:
             time=to_time(p.now),
             restart_token=spec.restart_token,
             wanted=spec.replicas,
+            spec_generation=p.job.metadata.generation,
         ),
     )
+    # At once, so that nobody takes it for the former plan's: Running would be seen for a moment between two plans.
+    p.condition(RUNNING, False, "Starting", f"plan generation {number} with {replicas} pods begins")
     if is_true(p.status, STOPPING):
         p.condition(STOPPING, False, reason, f"went on as plan generation {number} with {replicas} pods")
     if is_true(p.status, SUSPENDED):

@@ -1,10 +1,11 @@
 """A written plan generation: see that its document and its children exist, and nothing of any other plan."""
 
 from lanefeed_operator.reconcile import stop
-from lanefeed_operator.reconcile.conditions import DEGRADED, RUNNING
+from lanefeed_operator.reconcile.conditions import DEGRADED, RUNNING, is_true
 from lanefeed_operator.reconcile.context import Pass
-from lanefeed_operator.reconcile.plan_policy import change, new_plan, shrunk
-from lanefeed_operator.reconcile.types import Children, CreateChildren, DeleteChildren, WritePlan
+from lanefeed_operator.reconcile.plan_policy import admitted, change, new_plan, shrunk
+from lanefeed_operator.reconcile.troubles import failing, trouble
+from lanefeed_operator.reconcile.types import Children, CreateChildren, DeleteChildren, Why, WritePlan
 
 __all__ = ["running", "strays"]
 
@@ -40,7 +41,8 @@ def _end(p: Pass, why: str) -> bool:
         return True
     if children is None:
         return new_plan(p, why)
-    return stop.ask(p, why, shrunk(p, children) if why == "Shrink" else 0)
+    size = {"Shrink": shrunk, "Admitted": admitted}.get(why)
+    return stop.ask(p, why, size(p, children) if size else 0)
 
 
 def _hopeless(p: Pass) -> bool:
@@ -73,40 +75,71 @@ def _keep(p: Pass) -> bool:
     elif children is None:
         p.act(CreateChildren(plan.generation, plan.replicas))
     if children is None:
-        p.condition(RUNNING, False, "Starting", f"plan generation {plan.generation} with {plan.replicas} pods begins")
+        _not_running(p, p.observed.problem)
         return True
     if not p.status.plan.created:
         p.set_plan(created=True)
-    _report(p, children)
+    why = p.observed.problem or trouble(p, children)
+    _report(p, children, why)
+    _degraded(p, children, why)
     return True
 
 
-def _report(p: Pass, children: Children) -> None:
-    ready, size = children.ready, children.replicas
+def _not_running(p: Pass, why: Why | None) -> None:
+    """Not yet: what stands in the way, if anything is known to."""
+    plan = p.status.plan
+    why = why or Why("Starting", f"plan generation {plan.generation} with {plan.replicas} pods begins")
+    p.condition(RUNNING, False, why.reason, why.message)
+
+
+def _report(p: Pass, children: Children, why: Why | None) -> None:
+    """Once a plan runs it is Running until it ends or its queue takes it back: pods that are replaced are Degraded."""
+    size = children.replicas
     if children.queued:
         p.condition(RUNNING, False, "Queued", "the queue holds the pods back until there is quota")
-    elif children.complete:
-        p.condition(RUNNING, True, "Ending", "all trainers have exited; last reports are waited for")
-    elif ready + len(children.succeeded) >= size:
+    elif _too_few(p, children):
+        text = f"the queue admitted {children.admitted} of {size} pods, and the job cannot run with fewer than it has: "
+        text += "raise kueue.x-k8s.io/job-min-parallelism, or let elastic.minReplicas and batching.uneven allow less"
+        p.condition(RUNNING, False, "AdmittedTooFew", text)
+    elif children.ready + len(children.succeeded) >= size:
         p.condition(RUNNING, True, "AllReady", f"all {size} pods run")
-    elif not p.observed.feed.ranks:
-        p.condition(RUNNING, False, "Starting", f"plan generation {p.generation} with {size} pods begins")
+    elif not is_true(p.status, RUNNING):
+        _not_running(p, why)
     else:
         p.condition(RUNNING, True, "PodsMissing", f"some of {size} pods are being replaced; the others go on or wait")
-    _degraded(p, children)
 
 
-def _degraded(p: Pass, children: Children) -> None:
-    if p.observed.feed.disagree and p.observed.feed.plan_generation == p.generation:
-        p.condition(DEGRADED, True, "RanksDisagree", _apart(p))
-        return
-    failing = max(children.failures.items(), key=lambda item: (item[1], -item[0]), default=(0, 0))
-    if failing[1]:
-        index, times = failing
-        text = f"pod index {index} failed {times} times of {p.job.spec.max_restarts} allowed: read the log of this pod"
-        p.condition(DEGRADED, True, "PodsFailing", text)
-    elif p.status.quarantined:
-        text = "shards were set aside, see status.quarantined: repair them and start a new job to use them"
-        p.condition(DEGRADED, True, "ShardsQuarantined", text)
-    else:
+def _too_few(p: Pass, children: Children) -> bool:
+    return children.admitted is not None and children.admitted < p.status.plan.replicas
+
+
+def _degraded(p: Pass, children: Children, why: Why | None) -> None:
+    """What is wrong although the job goes on."""
+    feed = p.observed.feed
+    if feed.disagree and feed.plan_generation == p.generation:
+        why = Why("RanksDisagree", _apart(p))
+    why = why or failing(p, children) or _early(p) or _set_aside(p)
+    if why is None or children.queued:
         p.condition(DEGRADED, False, "Well", "nothing is wrong")
+    else:
+        p.condition(DEGRADED, True, why.reason, why.message)
+
+
+def _early(p: Pass) -> Why | None:
+    """The plan before this one ended with code 0 too early, and nothing was committed since."""
+    times = p.status.restarts.idle
+    if not times or p.status.restarts.last_reason != "Interrupted":
+        return None
+    return Why(
+        "ExitedEarly",
+        f"trainers exited with code 0 before their stream ended, {times} times in a row with no new commit (at most "
+        f"{p.job.spec.max_restarts}): let them read the loader to its end or call loader.finish(), or set completion: "
+        "OnExit",
+    )
+
+
+def _set_aside(p: Pass) -> Why | None:
+    if not p.status.quarantined:
+        return None
+    text = "shards were set aside, see status.quarantined: repair them and start a new job to use them"
+    return Why("ShardsQuarantined", text)

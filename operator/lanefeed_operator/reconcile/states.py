@@ -1,19 +1,23 @@
-"""`status.state`, one word for people, derived from the conditions in this one place."""
+"""`status.state` and `status.reason`, for people, derived from the conditions in this one place."""
 
 from lanefeed_operator.api.status import Status
 from lanefeed_operator.reconcile.conditions import (
     COMPLETE,
     DATASET_READY,
+    DEGRADED,
     FAILED,
     RUNNING,
+    SPEC_VALID,
     STOPPING,
     SUSPENDED,
     is_true,
 )
 
-__all__ = ["state_of"]
+__all__ = ["reason_of", "state_of"]
 
-_STOPPING = {"Resize": "Resizing", "Shrink": "Resizing", "Suspend": "Suspending"}
+_STOPPING = {"Resize": "Resizing", "Shrink": "Resizing", "Admitted": "Resizing", "Suspend": "Suspending"}
+#: Nothing stands in the way: this is what it looks like.
+_USUAL = ("Starting", "Queued", "Suspended", "Unknown", "Complete", "Indexing")
 
 
 def state_of(status: Status) -> str:
@@ -38,3 +42,17 @@ def _running(status: Status) -> str:
     if status.plan_generation:
         return "Resizing" if is_true(status, STOPPING) else "Starting"
     return "Indexing" if dataset and dataset.reason == "Indexing" else "Pending"
+
+
+def reason_of(status: Status) -> str:
+    """What stands in the way, "" if nothing does: the reason of the first condition that is not as it should be."""
+    if is_true(status, COMPLETE):
+        return ""
+    for kind, bad in ((FAILED, "True"), (SPEC_VALID, "False"), (DATASET_READY, "False"), (RUNNING, "False")):
+        found = status.condition(kind)
+        if found is not None and found.status == bad and found.reason not in _USUAL:
+            return found.reason
+    if status.stop is not None:
+        return status.stop.reason
+    degraded = status.condition(DEGRADED)
+    return degraded.reason if degraded is not None and degraded.status == "True" else ""

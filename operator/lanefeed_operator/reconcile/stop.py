@@ -7,10 +7,11 @@ commit, so a stop that is missed costs time, never samples.
 
 import math
 
-from lanefeed_operator.api.status import StopStatus, to_time
+from lanefeed_operator.api.status import StopStatus, from_time, to_time
 from lanefeed_operator.reconcile.conditions import STOPPING
 from lanefeed_operator.reconcile.context import Pass
-from lanefeed_operator.reconcile.types import AskStop, Children, DeleteChildren
+from lanefeed_operator.reconcile.evicted import too_late
+from lanefeed_operator.reconcile.types import AskStop, Children, DeleteChildren, Pod
 
 __all__ = ["ask", "closing", "stop_step"]
 
@@ -44,7 +45,7 @@ def ask(p: Pass, reason: str, replicas: int = 0) -> bool:
         replicas=replicas,
     )
     p.set(stop=stop)
-    p.count(reason, resizes=int(reason in ("Resize", "Shrink")), suspends=int(reason == "Suspend"))
+    p.count(reason, resizes=int(reason in ("Resize", "Shrink", "Admitted")), suspends=int(reason == "Suspend"))
     p.condition(STOPPING, True, reason, f"ranks were asked to write a checkpoint and leave at step {stop.step}")
     p.look_again(0)
     return True
@@ -72,13 +73,21 @@ def closing(p: Pass) -> bool:
     return False
 
 
+def _there(children: Children, stop: StopStatus) -> list[Pod]:
+    """Pods that lived when the stop was asked for and live still; a Job replaces those that left at once."""
+    asked = from_time(stop.time)
+    return [pod for pod in children.alive if pod.started is None or pod.started <= asked]
+
+
 def _outcome(p: Pass, stop: StopStatus, children: Children | None) -> str:
     """Why the wait is over, or "": then the ranks are asked (again)."""
     feed = p.observed.feed
-    if children is None or not children.alive:
-        return "AllLeft"
     if feed.last_step >= stop.step and feed.last_generation == p.generation:
         return "Committed"
+    if children is None or not _there(children, stop):
+        return "AllLeft"
+    if too_late(p, stop, children):
+        return "TooLate"
     left = p.job.spec.elastic.stop_grace_seconds - p.since(stop.time)
     if left <= 0:
         return "GraceOver"

@@ -5,6 +5,7 @@ client: two calls with the same arguments return equal objects, so that a repeat
 """
 
 from lanefeed_operator.render.errors import RenderError
+from lanefeed_operator.render.group import pod_group
 from lanefeed_operator.render.indexer import indexer
 from lanefeed_operator.render.plan import manifest_maps, plan_map, pod_config
 from lanefeed_operator.render.pods import indexed_job
@@ -21,6 +22,7 @@ __all__ = [
     "manifest_maps",
     "plan_map",
     "pod_config",
+    "pod_group",
     "service",
     "sizes",
     "trust_map",

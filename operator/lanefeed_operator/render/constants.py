@@ -3,7 +3,7 @@
 Read by the rest of `render`, and by the shell that observes what it made. Data only.
 """
 
-from lanefeed_operator.api.labels import JOB_LABEL, ROLE_LABEL
+from lanefeed_operator.api.labels import JOB_LABEL, KUEUE_QUEUE, ROLE_LABEL
 
 __all__ = [
     "AUDIENCE",
@@ -34,12 +34,14 @@ OWN_PREFIX = "lanefeed.dev/"
 #: Set by the Job controller on each pod.
 INDEX_LABEL = "batch.kubernetes.io/job-completion-index"
 
+MIN_PARALLELISM = "kueue.x-k8s.io/job-min-parallelism"
+EQUAL_COMPLETIONS = "kueue.x-k8s.io/job-completions-equal-parallelism"
 #: Passed from the ShardedTrainingJob to its Indexed Job as they are (labels and annotations).
 QUEUE_KEYS = (
-    "kueue.x-k8s.io/queue-name",
+    KUEUE_QUEUE,
     "kueue.x-k8s.io/priority-class",
-    "kueue.x-k8s.io/job-min-parallelism",
-    "kueue.x-k8s.io/job-completions-equal-parallelism",
+    MIN_PARALLELISM,
+    EQUAL_COMPLETIONS,
     "kueue.x-k8s.io/elastic-job",
 )
 #: Topology requests are read from the pod template.

@@ -78,6 +78,17 @@ def test_the_job_controller_gets_the_restart_ladder() -> None:
     }
 
 
+def test_codes_that_no_restart_mends_fail_the_job_at_once() -> None:
+    job = make({"failurePolicy": {"nonRetryableExitCodes": [42, 3, 42]}})
+    assert pods(job)["spec"]["podFailurePolicy"]["rules"][-1] == {
+        "action": "FailJob",
+        "onExitCodes": {"containerName": "trainer", "operator": "In", "values": [3, 42]},
+    }
+    for code in range(256):
+        end = verdict(code, 0, 3, hopeless=job.spec.failure_policy.non_retryable_exit_codes)
+        assert (end.verdict is Verdict.FAIL) == (code in (3, 42))
+
+
 def test_what_the_job_ignores_is_what_the_local_shell_does_not_count() -> None:
     ignored = {75}
     for code in range(1, 256):
@@ -111,6 +122,13 @@ def test_suspend_is_the_queues_and_queue_labels_go_to_the_job_alone() -> None:
     assert "kueue.x-k8s.io/queue-name" not in template["labels"]
     assert template["annotations"]["kueue.x-k8s.io/podset-required-topology"] == "rack"
     assert "other" not in template["annotations"]
+
+
+def test_where_kueue_may_admit_fewer_pods_completions_follow() -> None:
+    job = make()
+    assert not any("kueue" in key for key in pods(job)["metadata"]["annotations"])
+    meta = job.metadata.model_copy(update={"annotations": {c.MIN_PARALLELISM: "1"}})
+    assert pods(job.model_copy(update={"metadata": meta}))["metadata"]["annotations"][c.EQUAL_COMPLETIONS] == "true"
 
 
 def test_children_go_with_their_job_and_say_whose_they_are() -> None:

@@ -1,0 +1,129 @@
+"""What holds a plan's pods up, in words that say the next thing to do. For conditions; decides nothing.
+
+Kubernetes says some of it (a container waits, no node fits), and some shows only by what does not happen: pods that are
+not made, that stay in ContainerCreating, trainers that run and never connect.
+"""
+
+from collections.abc import Iterator
+
+from lanefeed_operator.reconcile.context import Pass
+from lanefeed_operator.reconcile.failures import ending, last_dead, read_log
+from lanefeed_operator.reconcile.types import Children, Pod, Trouble, Why
+
+__all__ = ["failing", "trouble"]
+
+SIDECAR = "lanefeed-sidecar"
+#: What is quite usual for that long is no trouble.
+PATIENCE_SECONDS = 20.0
+
+_IMAGE = "check the image's name, and spec.template.spec.imagePullSecrets where the registry asks who pulls"
+_COMMAND = "check command, args, workingDir and mounts in spec.template"
+_HELP = {
+    "ErrImagePull": _IMAGE,
+    "ImagePullBackOff": _IMAGE,
+    "ErrImageNeverPull": _IMAGE,
+    "InvalidImageName": _IMAGE,
+    "ImageInspectError": _IMAGE,
+    "CreateContainerConfigError": "make the Secret or ConfigMap that it names, or mend spec.template",
+    "CreateContainerError": _COMMAND,
+    "RunContainerError": _COMMAND,
+    "StartError": _COMMAND,
+    "ContainerCannotRun": _COMMAND,
+    "Unschedulable": "free or add nodes, ask for less in spec.template, or let the job go on with fewer pods "
+    "(elastic.shrinkAfterSeconds)",
+    "SchedulingGated": "whoever put the gate on the pod has to lift it",
+}
+_OOM = {
+    True: "raise spec.sidecar.resources.limits.memory, or lower spec.sidecar.readAheadBytes",
+    False: "raise its memory limit in spec.template",
+}
+#: Waiting that is part of every start.
+_USUAL = ("ContainerCreating", "PodInitializing")
+
+
+def trouble(p: Pass, children: Children) -> Why | None:
+    """The first thing to mend, or None. Asks to be called again when patience ends."""
+    for pod in sorted(children.alive, key=lambda pod: pod.index):
+        for one in pod.troubles:
+            if one.reason not in _USUAL:
+                return _said(p, pod, one)
+    return next(_silent(p, children), None)
+
+
+def _said(p: Pass, pod: Pod, one: Trouble) -> Why:
+    where = f"container {one.container} of " if one.container else ""
+    what = f"{one.reason}{f': {one.message}' if one.message else ''}"
+    if one.restarts:
+        code = "" if one.exit_code is None else f", exit code {one.exit_code}"
+        what += f" (started again {one.restarts} times{code})"
+    if one.reason == "OOMKilled":
+        help_ = _OOM[one.container == SIDECAR]
+    elif one.reason in _HELP:
+        help_ = _HELP[one.reason]
+    else:
+        log = read_log(p.job, pod, one.container)
+        help_ = f"{log[0].lower()}{log[1:]}"
+    return Why(one.reason, f"{where}{_name(pod)}: {what}; {help_}")
+
+
+def _name(pod: Pod) -> str:
+    return f"pod {pod.name}" if pod.name else f"pod index {pod.index}"
+
+
+def _silent(p: Pass, children: Children) -> Iterator[Why]:
+    """What Kubernetes does not say in a pod's status."""
+    namespace = p.job.metadata.namespace
+    missing = children.replicas - len({pod.index for pod in children.pods} | children.succeeded)
+    if missing > 0 and children.started is not None and _over(p, children.started):
+        name = children.name or f"{p.job.metadata.name}-{children.generation}"
+        yield Why(
+            "PodsNotCreated",
+            f"{missing} of {children.replicas} pods are not made: a quota or an admission policy may forbid them; see "
+            f"kubectl describe -n {namespace} job {name}",
+        )
+    for pod in children.alive:
+        starting = any(one.reason in _USUAL for one in pod.troubles)
+        if starting and pod.started is not None and _over(p, pod.started):
+            yield Why(
+                "PodNotStarting",
+                f"{_name(pod)} is being created for more than {PATIENCE_SECONDS:.0f} s: images are pulled, or a "
+                f"volume, Secret or ConfigMap is missing; see kubectl describe -n {namespace} pod {pod.name}",
+            )
+    yield from _unconnected(p, children)
+
+
+def _unconnected(p: Pass, children: Children) -> Iterator[Why]:
+    """All pods run, and trainers have not called connect()."""
+    made = [pod.started for pod in children.alive if pod.started is not None]
+    if not made or len(made) < children.replicas or children.ready < children.replicas:
+        return
+    feed = p.observed.feed
+    world = children.replicas * p.status.plan.ranks_per_replica
+    here = len(feed.ranks) if feed.plan_generation == p.generation else 0
+    if here < world and _over(p, max(made)):
+        yield Why(
+            "TrainerNotConnected",
+            f"{world - here} of {world} ranks have not connected to their sidecars: they may still load; if not, see "
+            "the trainer's log, and let it call lanefeed.connect() on every rank",
+        )
+
+
+def _over(p: Pass, since: float) -> bool:
+    left = PATIENCE_SECONDS - (p.now - since)
+    if left > 0:
+        p.look_again(left)
+    return left <= 0
+
+
+def failing(p: Pass, children: Children) -> Why | None:
+    """The index that failed most often in this plan."""
+    index, times = max(children.failures.items(), key=lambda item: (item[1], -item[0]), default=(0, 0))
+    if not times:
+        return None
+    pod = last_dead(children, index)
+    how = f", the last time with {ending(pod)}" if pod else ""
+    log = read_log(p.job, pod)
+    return Why(
+        "PodsFailing",
+        f"pod index {index} failed {times} times of {p.job.spec.max_restarts} allowed{how}: {log[0].lower()}{log[1:]}",
+    )
