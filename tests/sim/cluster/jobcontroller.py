@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from lanefeed_operator.kube.api import JOBS, PODS, Object
+from lanefeed_operator.kube.facts import FAILURES_ANNOTATION, IGNORED_ANNOTATION
 from lanefeed_operator.render.constants import INDEX_LABEL
 from support.kube_store import KubeStore, copy
 
@@ -26,6 +27,7 @@ class Memory:
     succeeded: set[int] = field(default_factory=set)
     failed: set[int] = field(default_factory=set)
     failures: dict[int, int] = field(default_factory=dict)
+    ignored: dict[int, int] = field(default_factory=dict)
     ready_at: dict[int, float] = field(default_factory=dict)
     failed_pods: int = 0
     why: tuple[str, str] | None = None
@@ -85,6 +87,7 @@ class JobController:
         if action == "FailJob":
             m.why = ("PodFailurePolicy", "a pod's container ended with an exit code of a FailJob rule")
         if action == "Ignore":
+            m.ignored[index] = m.ignored.get(index, 0) + 1
             m.ready_at[index] = self.clock()
             return
         m.failed_pods += 1
@@ -115,7 +118,8 @@ class JobController:
         annotations = dict(meta.get("annotations", {}))
         if job["spec"].get("completionMode") == "Indexed":
             labels[INDEX_LABEL] = annotations[INDEX_LABEL] = str(index)
-            annotations["batch.kubernetes.io/job-index-failure-count"] = str(m.failures.get(index, 0))
+            annotations[FAILURES_ANNOTATION] = str(m.failures.get(index, 0))
+            annotations[IGNORED_ANNOTATION] = str(m.ignored.get(index, 0))
             name = f"{name}-{index}"
         owner = {"apiVersion": "batch/v1", "kind": "Job", "name": job["metadata"]["name"]}
         owner |= {"uid": job["metadata"]["uid"], "controller": True, "blockOwnerDeletion": True}

@@ -42,13 +42,13 @@ class Operator:
         self.controller = Controller(api, self.view, self.registry, SETTINGS, world.clock)
         self.queue: WorkQueue[JobKey] = WorkQueue(random.Random(world.rng.getrandbits(32)))
         self.mail: deque[tuple[float, str, Kind, Object]] = deque()
-        #: Watches that are cut: kind -> (until when, the View's mark at that time).
-        self.blind: dict[Kind, tuple[float, int]] = {}
+        #: Watches that are cut: kind -> until when.
+        self.blind: dict[Kind, float] = {}
         self.resync = world.now + RESYNC_SECONDS
         self.passes = 0
         store.subscribe(self.event)
         for kind in WATCHED:
-            self.relist(kind, self.view.stamp())
+            self.relist(kind)
 
     @property
     def dead(self) -> bool:
@@ -70,8 +70,9 @@ class Operator:
     def deliver(self) -> None:
         """What is due."""
         now = self.world.now
-        for kind in [k for k, (until, _) in self.blind.items() if now >= until]:
-            self.relist(kind, self.blind.pop(kind)[1])
+        for kind in [k for k, until in self.blind.items() if now >= until]:
+            del self.blind[kind]
+            self.relist(kind)
         due = [m for m in self.mail if m[0] <= now]
         self.mail = deque(m for m in self.mail if m[0] > now)
         for _, event, kind, o in due:
@@ -79,11 +80,11 @@ class Operator:
 
     def cut(self, kind: Kind, until: float) -> None:
         """The watch dies without a word; a list makes up for it later."""
-        self.blind[kind] = (until, self.view.stamp())
+        self.blind[kind] = until
         self.mail = deque(m for m in self.mail if m[2] != kind)
 
-    def relist(self, kind: Kind, mark: int) -> None:
-        self.wake(self.view.replace(kind, self.store.list(kind), mark))
+    def relist(self, kind: Kind) -> None:
+        self.wake(self.view.replace(kind, self.store.list(kind), self.view.stamp()))
 
     # ---- passes -------------------------------------------------------------------------------------------------
 
