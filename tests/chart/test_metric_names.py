@@ -1,4 +1,4 @@
-"""Every metric that an alert, the dashboard or a page names is one that the code makes, with the labels that are named."""
+"""Every metric that an alert, the dashboard or a page names is one that the code makes, with the labels asked for."""
 
 import ast
 import json

@@ -190,22 +190,22 @@ IN_NAMESPACES = {
     ("batch", "jobs"): {"get", "list", "watch", "create", "delete"},
     ("", "pods"): {"get", "list", "watch", "delete"},
     ("", "pods/status"): {"patch"},
-    ("", "configmaps"): {"get", "list", "create", "patch", "delete"},
-    ("", "services"): {"get", "list", "create", "delete"},
-    ("events.k8s.io", "events"): {"create", "patch"},
+    ("", "configmaps"): {"get", "create", "patch", "delete"},
+    ("", "services"): {"get", "create"},
+    ("events.k8s.io", "events"): {"create"},
 }
 WITHOUT_NAMESPACE = {
     ("", "nodes"): {"get", "list", "watch"},
     ("authentication.k8s.io", "tokenreviews"): {"create"},
 }
 GANGS = {
-    ("scheduling.volcano.sh", "podgroups"): {"get", "list", "create", "delete"},
-    ("scheduling.x-k8s.io", "podgroups"): {"get", "list", "create", "delete"},
+    ("scheduling.volcano.sh", "podgroups"): {"get", "create", "delete"},
+    ("scheduling.x-k8s.io", "podgroups"): {"get", "create", "delete"},
 }
 OWN = {("", "secrets/lf-lanefeed-tls"): {"get", "patch"}}
 LEASE = {
     ("coordination.k8s.io", "leases"): {"create"},
-    ("coordination.k8s.io", "leases/lf-lanefeed-leader"): {"get", "update", "patch"},
+    ("coordination.k8s.io", "leases/lf-lanefeed-leader"): {"get", "patch"},
 }
 
 

@@ -75,16 +75,16 @@ app.kubernetes.io/part-of: lanefeed
   verbs: [patch]
 - apiGroups: [""]
   resources: [configmaps]
-  verbs: [get, list, create, patch, delete]
+  verbs: [get, create, patch, delete]
 - apiGroups: [""]
   resources: [services]
-  verbs: [get, list, create, delete]
+  verbs: [get, create]
 - apiGroups: [events.k8s.io]
   resources: [events]
-  verbs: [create, patch]
+  verbs: [create]
 {{- if .Values.rbac.gangs }}
 - apiGroups: [scheduling.volcano.sh, scheduling.x-k8s.io]
   resources: [podgroups]
-  verbs: [get, list, create, delete]
+  verbs: [get, create, delete]
 {{- end }}
 {{- end }}
