@@ -168,7 +168,7 @@ _CONTAINER = [
 
 _GANG = [
     _rule(
-        "size(self.queue) == 0 || self.provider == 'Volcano'",
+        "!has(self.queue) || size(self.queue) == 0 || self.provider == 'Volcano'",
         "queue is Volcano's: set provider to Volcano, or leave it out (for Kueue label the job)",
         field=".queue",
     ),
