@@ -45,19 +45,24 @@ class Health:
         self.watches: Callable[[], Mapping[str, float]] = dict
         self.api_answers: Callable[[], bool] = lambda: True
         self._lock = threading.Lock()
-        self._waiting = "starting"
+        self._waiting, self._ready = "starting", ""
         self._probed: tuple[float, bool] | None = None
 
     def waiting(self, why: str) -> None:
-        """Not ready; "" is ready."""
+        """Not ready."""
         with self._lock:
             self._waiting = why
 
-    def readyz(self) -> Answer:
-        """Ready: it leads, knows all jobs and takes reports."""
+    def ready(self, what: str = "ready") -> None:
+        """Ready: it acts, or stands by (it has no port open for reports then)."""
         with self._lock:
-            why = self._waiting
-        return (503, TEXT, f"{why}\n".encode()) if why else (200, TEXT, b"ready\n")
+            self._waiting, self._ready = "", what
+
+    def readyz(self) -> Answer:
+        """Whether a rollout may go on."""
+        with self._lock:
+            why, what = self._waiting, self._ready
+        return (503, TEXT, f"{why}\n".encode()) if why else (200, TEXT, f"{what}\n".encode())
 
     def healthz(self) -> Answer:
         """Healthy: a restart would not help."""

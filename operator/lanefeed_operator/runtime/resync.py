@@ -10,10 +10,11 @@ import queue
 import random
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
-from lanefeed_operator.kube.api import NODES, STJS, ApiError, Kind, KubeApi, Object
+from lanefeed_operator.kube.api import NODES, STJS, ApiError, Kind, Object
 from lanefeed_operator.runtime.feed import SELECTOR, Feed
+from lanefeed_operator.runtime.guard import GuardedApi
 from lanefeed_operator.runtime.workers import JobKey
 
 __all__ = ["Resync"]
@@ -32,7 +33,7 @@ class Resync:
 
     def __init__(
         self,
-        api: KubeApi,
+        api: GuardedApi,
         feed: Feed,
         *,
         kinds: Sequence[Kind],
@@ -78,13 +79,9 @@ class Resync:
             matters = self._feed.listed(kind, self._listing(kind, namespace), since, namespace)
             log.debug("listed %s: it matters to %d jobs", kind.plural, matters, extra={"resource": kind.plural})
 
-    def _listing(self, kind: Kind, namespace: str) -> Iterator[Object]:
+    def _listing(self, kind: Kind, namespace: str) -> Iterable[Object]:
         labels = "" if kind in (STJS, NODES) else SELECTOR
-        scan = getattr(self._api, "scan", None)
-        # A chunk at a time where the client can: 64,000 pods as raw objects are a gigabyte.
-        yield from (
-            self._api.list(kind, namespace, labels=labels) if scan is None else scan(kind, namespace, labels=labels)
-        )
+        return self._api.scan(kind, namespace, labels=labels)
 
     # ---- the thread --------------------------------------------------------------------------------------------
 

@@ -160,7 +160,7 @@ def test_stopping_finishes_the_pass_at_hand_and_begins_no_other() -> None:
 
 def test_the_queue_says_how_it_stands() -> None:
     go = threading.Event()
-    with working(lambda key: None if go.wait(5) else None, threads=1) as workers:
+    with working(lambda key: go.wait(5) and None, threads=1) as workers:
         workers.wake(A)
         until("the pass", lambda: workers.state().longest_pass > 0)
         workers.wake(B)
