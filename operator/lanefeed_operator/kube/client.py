@@ -53,17 +53,14 @@ _TOKEN_REVIEWS = Kind("authentication.k8s.io", "v1", "tokenreviews", "TokenRevie
 
 
 def connect(
-    *,
-    kubeconfig: str | None = None,
-    context: str | None = None,
-    hook: Hook | None = None,
-    pool: int = 16,
-    make: "type[AnyClient] | None" = None,
-) -> "AnyClient":
-    """A client (`make`: of this kind) for the cluster that this process is in, or that the kubeconfig names.
+    *, kubeconfig: str | None = None, context: str | None = None, hook: Hook | None = None, pool: int = 16
+) -> "Client":
+    """A client for the cluster that this process is in, or that the kubeconfig names. Raises ApiError if neither."""
+    return Client(configuration(kubeconfig, context, pool), hook=hook)
 
-    Raises ApiError if there is neither.
-    """
+
+def configuration(kubeconfig: str | None, context: str | None, pool: int) -> Configuration:
+    """Where the API server is and who we are. Raises ApiError where nothing says so."""
     settings = Configuration()
     try:
         if kubeconfig is None and context is None and _in_cluster():
@@ -73,7 +70,7 @@ def connect(
     except config.ConfigException as error:
         raise ApiError(f"no cluster: {error}; set KUBECONFIG, or run in a pod with a service account") from None
     settings.connection_pool_maxsize = pool
-    return Client(settings, hook=hook)
+    return settings
 
 
 def _in_cluster() -> bool:

@@ -4,6 +4,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from lanefeed_core import lastwords
+from lanefeed_operator.coordinator.lastwords import explain
 from lanefeed_operator.kube.api import Object
 from lanefeed_operator.reconcile.types import FAILED, PENDING, RUNNING, SUCCEEDED, Trouble
 from lanefeed_operator.render import constants as c
@@ -36,6 +38,8 @@ class PodState:
     placed_since: str = ""
     #: A node has it, and none of its containers was made yet.
     creating: bool = False
+    #: Last words of a sidecar that has ended for good (lanefeed_core.lastwords), whole.
+    words: str = ""
 
 
 def pod_state(raw: Object) -> PodState:
@@ -61,7 +65,18 @@ def pod_state(raw: Object) -> PodState:
         unplaced_since=(scheduled.get("lastTransitionTime") or "") if unplaced else "",
         placed_since=(scheduled.get("lastTransitionTime") or "") if placed else "",
         creating=phase == PENDING and placed and all(map(_creating, _containers(status))),
+        words=_last_words(status),
     )
+
+
+def _last_words(status: Object) -> str:
+    """Never of `lastState`: that container runs again, and its new session knows more."""
+    for container in status.get("initContainerStatuses") or ():
+        ended = _terminated(container)
+        if container.get("name") == c.SIDECAR and ended is not None:
+            text = str(ended.get("message") or "")
+            return text if lastwords.recognised(text) else ""
+    return ""
 
 
 def _true(condition: Mapping[str, Any] | None) -> bool:
@@ -165,5 +180,5 @@ def _trouble(container: Object) -> Trouble | None:
 
 def _clip(text: Any) -> str:
     """The end of a long text: a log's last lines say why."""
-    text = str(text or "").strip()
+    text = explain(str(text or ""))
     return text if len(text) <= MESSAGE_CHARS else "..." + text[3 - MESSAGE_CHARS :]

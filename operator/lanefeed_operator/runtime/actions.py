@@ -1,0 +1,332 @@
+"""Does in the cluster what reconcile decided, one action at a time, each a no-op when it is done already.
+
+Called by the controller right after the status that an action rests on was written. What it makes is put into the view
+at once, so that the next pass knows of it before the watch does. A refusal that trying again does not mend is raised as
+`Refused`, which the controller shows in the conditions; other API errors are the work queue's.
+"""
+
+import logging
+from dataclasses import dataclass
+
+from lanefeed_core.manifest import Manifest
+from lanefeed_core.podconfig import ConfigError, PodConfig
+from lanefeed_operator.api.spec import Job, Provider
+from lanefeed_operator.api.status import Status, StreamStatus
+from lanefeed_operator.errors import OperatorError
+from lanefeed_operator.kube.api import (
+    CONFIG_MAPS,
+    JOBS,
+    PODS,
+    SERVICES,
+    STJS,
+    Conflict,
+    Forbidden,
+    Invalid,
+    Kind,
+    KubeApi,
+    NotFound,
+    Object,
+)
+from lanefeed_operator.kube.facts import JobFacts, PodFacts
+from lanefeed_operator.kube.observe import World
+from lanefeed_operator.reconcile import types as r
+from lanefeed_operator.render import (
+    RenderError,
+    Settings,
+    indexed_job,
+    indexer,
+    names,
+    plan_map,
+    pod_config,
+    pod_group,
+    service,
+    sizes,
+    trust_map,
+)
+from lanefeed_operator.render import constants as c
+from lanefeed_operator.runtime.fencing import free_pod
+from lanefeed_operator.runtime.owned import NameConflict, ensure, is_ours
+from lanefeed_operator.runtime.plans import lanes_of, make_plan
+from lanefeed_operator.runtime.registry import Member, Registry
+from lanefeed_operator.runtime.view import View
+
+__all__ = ["Actions", "Refused", "Scene"]
+
+log = logging.getLogger(__name__)
+
+#: A deletion that is not seen after this long is asked for again.
+ASK_AGAIN_SECONDS = 10.0
+#: Children of a former job of the same name are waited for this long, then shown as what is in the way.
+FORMER_SECONDS = 60.0
+#: What a job may have asked to be deleted; the oldest are forgotten.
+MAX_ASKED = 64
+INVALID_TEMPLATE = "InvalidPodTemplate"
+_GROUPS = {
+    Provider.VOLCANO: Kind("scheduling.volcano.sh", "v1beta1", "podgroups", "PodGroup"),
+    Provider.COSCHEDULING: Kind("scheduling.x-k8s.io", "v1alpha1", "podgroups", "PodGroup"),
+}
+
+
+class Refused(OperatorError):
+    """An action that was refused for a reason that trying again does not mend; `why` is shown to the user."""
+
+    def __init__(self, why: r.Why) -> None:
+        """Keep the reason."""
+        self.why = why
+        super().__init__(why.message)
+
+
+@dataclass(frozen=True, slots=True)
+class Scene:
+    """What an action needs to know: the job, its persisted status, what was observed, and when."""
+
+    member: Member
+    job: Job
+    status: Status
+    world: World
+    now: float
+
+
+class Actions:
+    """See the module."""
+
+    def __init__(self, api: KubeApi, view: View, registry: Registry, settings: Settings) -> None:
+        """Keep the tools."""
+        self._api, self._view, self._registry, self._settings = api, view, registry, settings
+
+    def act(self, scene: Scene, action: r.Action) -> bool:
+        """Do it; whether something changed that the next pass should see at once. Raises Refused, ApiError."""
+        try:
+            return self._act(scene, action)
+        except (NameConflict, RenderError, Invalid, Forbidden) as error:
+            raise Refused(_why(action, error)) from error
+
+    def _act(self, scene: Scene, action: r.Action) -> bool:
+        match action:
+            case r.BuildManifest():
+                return self._build_manifest(scene)
+            case r.WritePlan():
+                return self._write_plan(scene, action)
+            case r.CreateChildren(generation, _):
+                return self._create_children(scene, generation)
+            case r.AskStop(generation, step, reason):
+                if scene.member.coordinator is not None:
+                    scene.member.coordinator.stop(generation, step, reason)
+                return False
+            case r.DeleteChildren(generation, reason):
+                return self._delete_children(scene, generation, reason)
+            case r.Fence(generation, index, pod_uid, reason):
+                return self._fence(scene, generation, index, pod_uid, reason)
+            case r.DeleteJob():
+                meta = scene.job.metadata
+                self._api.delete(STJS, meta.namespace, meta.name, uid=meta.uid)
+                return False
+
+    # ---- the manifest ------------------------------------------------------------------------------------------
+
+    def _build_manifest(self, scene: Scene) -> bool:
+        """One indexer Job at a time; one that has ended without a manifest makes room for the next."""
+        member, job = scene.member, scene.job
+        body = indexer(job, self._settings)
+        old = next((x for x in scene.world.our_jobs("indexer") if x.name == body["metadata"]["name"]), None)
+        if old is not None and not (old.complete or old.gave_up is not None or old.deleted is not None):
+            return False
+        if old is not None:
+            self._delete(scene, JOBS, old, "Background")
+            return False
+        self._trust(scene)
+        made, new = self._make(scene, JOBS, body)
+        self._view.put(JOBS, made)
+        if new:
+            with member.lock:
+                # What a former try said is over.
+                member.info = member.info if member.chunks else None
+        return new
+
+    # ---- a plan and its children -------------------------------------------------------------------------------
+
+    def _write_plan(self, scene: Scene, action: r.WritePlan) -> bool:
+        member, stream = scene.member, scene.status.stream
+        stored = self._manifest(scene)
+        if stream is None or stored is None or member.coordinator is None:
+            log.debug("%s: the plan waits for the manifest", member.name)
+            return False
+        new = action.generation not in member.plans
+        if new:
+            member.plans[action.generation] = self._plan_document(scene, action, stream, stored[0])
+        config = member.plans[action.generation]
+        # Of the document: it is what the sidecars follow, also where the spec has changed since.
+        member.coordinator.new_plan(action.generation, config.plan.replicas, config.plan.ranks_per_replica)
+        return new
+
+    def _plan_document(self, scene: Scene, action: r.WritePlan, stream: StreamStatus, manifest: Manifest) -> PodConfig:
+        job = scene.job
+        plan, lanes = make_plan(job, stream, action), lanes_of(stream, manifest)
+        needs = sizes(job.spec, plan, manifest)
+        config = pod_config(job, plan, lanes.spec, scene.status.cursor, needs, self._settings)
+        found, new = self._make(scene, CONFIG_MAPS, plan_map(job, config, lanes, manifest))
+        if new:
+            return config
+        return _read_config(found, job.metadata.name, action.generation)
+
+    def _create_children(self, scene: Scene, generation: int) -> bool:
+        """Service, trust, PodGroup, Indexed Job; the Job is tried first, so that half a set is not left behind."""
+        member, job = scene.member, scene.job
+        stored, config = self._manifest(scene), member.plans.get(generation)
+        if stored is None or config is None:
+            return False
+        body = indexed_job(job, config, stored[0], self._settings, chunks=stored[1])
+        if any(x.name == body["metadata"]["name"] for x in scene.world.our_jobs("pods")):
+            return False
+        self._try(member, body)
+        self._make(scene, SERVICES, service(job, self._settings))
+        self._trust(scene)
+        group, kind = pod_group(job, body), _GROUPS.get(job.spec.scheduling.gang.provider)
+        if group is not None and kind is not None:
+            self._make_group(scene, kind, group)
+        made, _ = self._make(scene, JOBS, body)
+        self._view.put(JOBS, made)
+        return True
+
+    def _try(self, member: Member, body: Object) -> None:
+        """A dry run: an invalid template is said before anything is made of it."""
+        try:
+            self._api.create(JOBS, member.namespace, body, dry_run=True)
+        except Conflict:
+            # It is there already; `ensure` says whose it is.
+            return
+
+    def trust(self, scene: Scene) -> None:
+        """A CA that was rotated reaches pods that run. Raises Refused, ApiError."""
+        if not self._registry.ca or scene.member.trusted == self._registry.ca:
+            return
+        try:
+            self._trust(scene)
+        except (NameConflict, Invalid, Forbidden) as error:
+            raise Refused(r.Why(_word(error), f"the CA for the job's pods cannot be written: {error}")) from error
+
+    def _trust(self, scene: Scene) -> None:
+        """The ConfigMap with the report service's CA: made before the first pod, mended when the CA is rotated."""
+        ca = self._registry.ca
+        if not ca or scene.member.trusted == ca:
+            return
+        body = trust_map(scene.job, ca)
+        found, _ = self._make(scene, CONFIG_MAPS, body)
+        if found.get("data") != body["data"]:
+            meta = found["metadata"]
+            patch = {"metadata": {"uid": meta["uid"]}, "data": body["data"]}
+            self._api.patch(CONFIG_MAPS, meta["namespace"], meta["name"], patch)
+        scene.member.trusted = ca
+
+    def _make(self, scene: Scene, kind: Kind, body: Object) -> tuple[Object, bool]:
+        patient = scene.now - scene.member.since < FORMER_SECONDS
+        return ensure(self._api, kind, body, scene.member.uid, patient=patient)
+
+    def _make_group(self, scene: Scene, kind: Kind, group: Object) -> None:
+        try:
+            self._make(scene, kind, group)
+        except NotFound as error:
+            where = f"{kind.group}/{kind.version}"
+            raise Refused(
+                r.Why(
+                    "NoSuchGang",
+                    f"the cluster has no PodGroup of {where} ({error}): install the scheduler that "
+                    "spec.scheduling.gang.provider names, or remove the gang",
+                )
+            ) from error
+
+    def _manifest(self, scene: Scene) -> tuple[Manifest, int] | None:
+        member = scene.member
+        return self._registry.manifests.read(member.namespace, member.name, member.uid)
+
+    # ---- ending ------------------------------------------------------------------------------------------------
+
+    def _delete_children(self, scene: Scene, generation: int, reason: str) -> bool:
+        """In the foreground: the Job stays until its pods are gone, so that the next plan can wait for that."""
+        jobs = [x for x in scene.world.our_jobs("pods") if x.generation == generation]
+        for job in jobs:
+            if job.deleted is None:
+                log.info("%s: plan generation %d is deleted: %s", scene.member.name, generation, reason)
+                self._delete(scene, JOBS, job, "Foreground")
+        self._delete_group(scene, generation)
+        if not jobs:
+            # Its Job was taken away from its pods (kubectl delete --cascade=orphan).
+            for pod in scene.world.orphans():
+                if pod.generation == generation and pod.deleted is None:
+                    self._delete(scene, PODS, pod, "Background")
+        return False
+
+    def _delete_group(self, scene: Scene, generation: int) -> None:
+        """A PodGroup goes with its plan; it is owned by the job, so it goes with that at the latest."""
+        member = scene.member
+        kind, name = _GROUPS.get(scene.job.spec.scheduling.gang.provider), names.pods_name(member.name, generation)
+        if kind is None or not self._due(scene, f"group {generation}"):
+            return
+        try:
+            found = self._api.get(kind, member.namespace, name)
+        except NotFound:
+            return
+        if is_ours(found, member.uid):
+            self._api.delete(kind, member.namespace, name, uid=found["metadata"]["uid"])
+
+    def _delete(self, scene: Scene, kind: Kind, what: JobFacts | PodFacts, how: str) -> None:
+        """Ask once, and again only where nothing comes of it."""
+        if not self._due(scene, what.uid):
+            return
+        if how == "Foreground":
+            self._api.delete(kind, what.namespace, what.name, uid=what.uid, propagation="Foreground")
+        else:
+            self._api.delete(kind, what.namespace, what.name, uid=what.uid)
+
+    def _due(self, scene: Scene, what: str) -> bool:
+        """Whether it is time to ask for a deletion (again); notes that it is asked for."""
+        asked = scene.member.asked
+        if scene.now - asked.get(what, float("-inf")) < ASK_AGAIN_SECONDS:
+            return False
+        asked.pop(what, None)
+        asked[what] = scene.now
+        while len(asked) > MAX_ASKED:
+            del asked[next(iter(asked))]
+        return True
+
+    def _fence(self, scene: Scene, generation: int, index: int, pod_uid: str, reason: str) -> bool:
+        """Fence first: whatever the zombie still says does not count from here on."""
+        if scene.member.coordinator is not None:
+            scene.member.coordinator.fence(generation, index, pod_uid, reason)
+        pod = next((x for x in scene.world.pods if x.uid == pod_uid), None)
+        if pod is None:
+            return False
+        freed = free_pod(self._api, pod, reason)
+        if freed is not None:
+            self._view.put(PODS, freed)
+        return True
+
+
+def _why(action: r.Action, error: OperatorError) -> r.Why:
+    """A refusal for the conditions. What the API server says of Jobs is about the user's template."""
+    what, word = type(action).__name__, _word(error)
+    if isinstance(error, NameConflict | RenderError):
+        return r.Why(word, str(error))
+    if isinstance(error, Invalid) and isinstance(action, r.BuildManifest | r.CreateChildren):
+        return r.Why(INVALID_TEMPLATE, f"the API server refuses the pods of spec.template: {error}")
+    return r.Why(word, f"{what}: the API server refuses it: {error}")
+
+
+def _word(error: OperatorError) -> str:
+    """A refusal in one word; reconcile knows the second one as the spec's author's to mend."""
+    if isinstance(error, NameConflict):
+        return "NameConflict"
+    if isinstance(error, RenderError):
+        return "SpecRefused"
+    return "Forbidden" if isinstance(error, Forbidden) else "Invalid"
+
+
+def _read_config(found: Object, name: str, generation: int) -> PodConfig:
+    """From a plan's ConfigMap that a former operator wrote."""
+    try:
+        return PodConfig.from_json((found.get("data") or {})[c.POD_FILE])
+    except (KeyError, ConfigError) as error:
+        where = names.plan_map_name(name, generation)
+        raise NameConflict(
+            f"ConfigMap {where} holds no plan that this version can read ({error}): delete it, it is written again"
+        ) from None
