@@ -1,48 +1,87 @@
-"""`python -m lanefeed_sidecar index`: makes a manifest file, prints what it found. The `lanefeed` command calls it."""
+"""`python -m lanefeed_sidecar index`: makes a manifest file, prints what it found. The `lanefeed` command calls it.
+
+In a cluster (LANEFEED_COORDINATOR) the operator's indexer Job runs it: there the manifest, or why there is none, also
+goes to the operator, and the last line into the pod's termination message.
+"""
 
 import argparse
 import json
+import logging
 import os
 import sys
 from collections.abc import Sequence
 
 from lanefeed_core import manifest_codec
-from lanefeed_sidecar.errors import SidecarError
+from lanefeed_sidecar.errors import ConfigError, SidecarError
 from lanefeed_sidecar.index.build import IndexResult, build_manifest
 from lanefeed_sidecar.index.lint import Finding, lint
+from lanefeed_sidecar.index.upload import Uploader
+from lanefeed_sidecar.podenv import termination_log
 
 __all__ = ["main"]
 
+#: The kubelet keeps 4096 bytes, of UTF-8.
+MAX_LINE = 1000
+
 
 def main(argv: Sequence[str]) -> int:
-    """Exit code: 0 made, 2 the data or the arguments cannot be used (the last line of stderr says why)."""
+    """Exit code: 0 made (and taken), 2 no retry helps (the last line of stderr says why), 1 the operator is away."""
     args = _arguments(argv)
-    columns = tuple(c for c in args.columns.split(",") if c)
     try:
-        result = build_manifest(
-            args.uri,
-            base=args.base,
-            columns=columns,
-            digest=args.digest,
-            on_corrupt=args.on_corrupt,
-            threads=args.threads,
-            progress=_progress if sys.stderr.isatty() else lambda _done, _all: None,
-        )
+        uploader = Uploader.from_environment()
     except SidecarError as error:
-        print(f"{error.kind}: {error}", file=sys.stderr)
-        return 2
-    if args.out:
+        return _end(error)
+    if uploader is not None:
+        logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    try:
+        result = _build(args)
+        data = manifest_codec.encode(result.manifest)
+        if args.out:
+            _write(args.out, data)
+    except SidecarError as error:
+        if uploader is not None:
+            _tell(uploader, error)
+        return _end(error)
+    if uploader is not None:
         try:
-            _write(args.out, manifest_codec.encode(result.manifest))
-        except OSError as error:
-            print(
-                f"ConfigError: --out {args.out} cannot be written: {error.strerror}; make room there, or name another "
-                "folder",
-                file=sys.stderr,
-            )
-            return 2
+            uploader.put(data, result.manifest.digest)
+        except SidecarError as error:
+            return _end(error)
     print(json.dumps(_document(result)) if args.json else _text(result))
     return 0
+
+
+def _build(args: argparse.Namespace) -> IndexResult:
+    return build_manifest(
+        args.uri,
+        base=args.base,
+        columns=tuple(c for c in args.columns.split(",") if c),
+        digest=args.digest,
+        on_corrupt=args.on_corrupt,
+        threads=args.threads,
+        progress=_progress if sys.stderr.isatty() else lambda _done, _all: None,
+    )
+
+
+def _tell(uploader: Uploader, error: SidecarError) -> None:
+    """Let the operator know at once; it finds the exit code and the last line by itself too, only later."""
+    try:
+        uploader.put_failure(error)
+    except SidecarError as also:
+        logging.getLogger(__name__).warning("the operator was not told: %s", also)
+
+
+def _end(error: SidecarError) -> int:
+    """One line on stderr, and in a pod's termination message."""
+    line = " ".join(f"{error.kind}: {error}".split())
+    print(line, file=sys.stderr)
+    log = termination_log()
+    if log is not None:
+        try:
+            log.write_text(line[:MAX_LINE])
+        except OSError as also:
+            print(f"cannot write {log}: {also.strerror}\n{line}", file=sys.stderr)
+    return 1 if error.retryable else 2
 
 
 def _arguments(argv: Sequence[str]) -> argparse.Namespace:
@@ -63,12 +102,18 @@ def _progress(done: int, all_: int) -> None:
 
 
 def _write(path: str, data: bytes) -> None:
+    """Raises ConfigError where there is no room for it."""
     temporary = f"{path}.{os.getpid()}.tmp"
-    with open(temporary, "wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(temporary, path)
+    try:
+        with open(temporary, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except OSError as error:
+        raise ConfigError(
+            f"--out {path} cannot be written: {error.strerror}; make room there, or name another folder"
+        ) from None
 
 
 def _document(result: IndexResult) -> dict[str, object]:
