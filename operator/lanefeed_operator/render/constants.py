@@ -3,6 +3,7 @@
 Read by the rest of `render`, and by the shell that observes what it made. Data only.
 """
 
+from lanefeed_core.wire import CONTROL_TOKEN_NAME, CONTROL_TRUST_NAME
 from lanefeed_operator.api.labels import JOB_LABEL, KUEUE_QUEUE, ROLE_LABEL
 
 __all__ = [
@@ -68,8 +69,8 @@ RUN_PATH = "/var/run/lanefeed"
 PLAN_PATH = "/etc/lanefeed/plan"
 MANIFEST_PATH = "/etc/lanefeed/manifest"
 CONTROL_PATH = "/var/run/secrets/lanefeed.dev"
-TOKEN_FILE = "token"
-TRUST_FILE = "ca.crt"
+TOKEN_FILE = CONTROL_TOKEN_NAME
+TRUST_FILE = CONTROL_TRUST_NAME
 #: Keys of the plan's ConfigMap: for sidecars, and for people.
 PLAN_FILE = "plan.json"
 POD_FILE = "pod.json"
@@ -87,11 +88,7 @@ AUDIENCE = "lanefeed.dev/coordinator"
 TOKEN_SECONDS = 3600
 #: Until the first frames are filled; after that many seconds the kubelet restarts the sidecar.
 STARTUP_SECONDS = 600
-#: On top of the time that ranks have for a checkpoint: the sidecar's last report.
+#: On top of the time that ranks have for a checkpoint: the sidecar's last report,
 FLUSH_SECONDS = 10
-
-# ---- environment, besides lanefeed_core.wire -------------------------------------------------------------------
-
-ENV_POD_UID = "LANEFEED_POD_UID"
-ENV_COORDINATOR = "LANEFEED_COORDINATOR"
-ENV_CONTROL_DIR = "LANEFEED_CONTROL_DIR"
+#: of which it needs these besides, to end.
+END_SECONDS = 2

@@ -7,7 +7,7 @@ pod index x ranksPerReplica + LOCAL_RANK. A data rank must be made of those, sin
 from typing import Any
 
 from lanefeed_core.plan import Plan
-from lanefeed_core.wire import ENV_JOB, ENV_PLAN_GENERATION, ENV_POD_INDEX, ENV_RUN_DIR, ENV_WORLD
+from lanefeed_core.wire import ENV_JOB, ENV_PLAN_GENERATION, ENV_POD_INDEX, ENV_POD_UID, ENV_RUN_DIR, ENV_WORLD
 from lanefeed_operator.api.spec import Job
 from lanefeed_operator.render import constants as c
 from lanefeed_operator.render import names
@@ -23,7 +23,7 @@ def index_variable(name: str) -> dict[str, Any]:
 
 def uid_variable() -> dict[str, Any]:
     """The pod's UID: reports are accepted from the living pod of an index only."""
-    return {"name": c.ENV_POD_UID, "valueFrom": {"fieldRef": {"fieldPath": "metadata.uid"}}}
+    return {"name": ENV_POD_UID, "valueFrom": {"fieldRef": {"fieldPath": "metadata.uid"}}}
 
 
 def trainer_variables(job: Job, plan: Plan, settings: Settings) -> list[dict[str, Any]]:

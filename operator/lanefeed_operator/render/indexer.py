@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from lanefeed_core.wire import ENV_JOB_UID
+from lanefeed_core.wire import ENV_CONTROL_DIR, ENV_COORDINATOR, ENV_JOB_UID
 from lanefeed_operator.api.spec import Job
 from lanefeed_operator.render import constants as c
 from lanefeed_operator.render import names
@@ -52,8 +52,8 @@ def indexer(job: Job, settings: Settings) -> dict[str, Any]:
         "env": [
             uid_variable(),
             {"name": ENV_JOB_UID, "value": job.metadata.uid},
-            {"name": c.ENV_COORDINATOR, "value": settings.coordinator},
-            {"name": c.ENV_CONTROL_DIR, "value": c.CONTROL_PATH},
+            {"name": ENV_COORDINATOR, "value": settings.coordinator},
+            {"name": ENV_CONTROL_DIR, "value": c.CONTROL_PATH},
         ],
         "resources": {
             "requests": {"cpu": settings.sidecar_cpu, "memory": MEMORY},

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from lanefeed_core.wire import ENV_POD_INDEX
+from lanefeed_core.wire import ENV_CONTROL_DIR, ENV_FLUSH, ENV_POD_INDEX
 from lanefeed_operator.api.quantity import format_bytes, parse_bytes
 from lanefeed_operator.api.spec import Job
 from lanefeed_operator.render import constants as c
@@ -32,7 +32,8 @@ def sidecar(
         "env": [
             index_variable(ENV_POD_INDEX),
             uid_variable(),
-            {"name": c.ENV_CONTROL_DIR, "value": c.CONTROL_PATH},
+            {"name": ENV_CONTROL_DIR, "value": c.CONTROL_PATH},
+            {"name": ENV_FLUSH, "value": str(c.FLUSH_SECONDS - c.END_SECONDS)},
         ],
         "ports": [{"name": c.METRICS_PORT_NAME, "containerPort": port}],
         # The trainer starts when this one is ready: local readiness, which never waits for peers or the operator.
@@ -79,19 +80,21 @@ def data_mounts(trainer: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 def resources(job: Job, sizes: Sizes, settings: Settings) -> dict[str, Any]:
     """Requests and limits: memory is computed, a user may give more, never less; the rest is the user's."""
-    needed = format_bytes(sizes.memory)
     given = job.spec.sidecar.resources
     limits, requests = dict(given.get("limits") or {}), dict(given.get("requests") or {})
+    needed = {"limits": (sizes.limit, "two arenas (one is a restarted sidecar's)"), "requests": (sizes.memory, "arena")}
     for kind, values in (("limits", limits), ("requests", requests)):
-        if "memory" in values and _bytes(values["memory"], kind) < sizes.memory:
+        least, what = needed[kind]
+        if "memory" in values and _bytes(values["memory"], kind) < least:
             raise RenderError(
                 f"spec.sidecar.resources.{kind}.memory",
-                f"is {values['memory']}: arena ({format_bytes(sizes.arena)}), read-ahead and overhead need {needed}; "
-                "raise it, leave it out, or lower sidecar.readAheadBytes or sidecar.slots",
+                f"is {values['memory']}: {what} of {format_bytes(sizes.arena)}, read-ahead and overhead need "
+                f"{format_bytes(least)}; raise it, leave it out, or lower sidecar.readAheadBytes or sidecar.slots",
             )
-    limits.setdefault("memory", requests.get("memory", needed))
+    asked = _bytes(requests["memory"], "requests") if "memory" in requests else 0
+    limits.setdefault("memory", format_bytes(max(sizes.limit, asked)))
     # All of it is written at the start (the arena is reserved whole), so it is asked for whole.
-    requests.setdefault("memory", needed)
+    requests.setdefault("memory", format_bytes(sizes.memory))
     if "cpu" not in requests:
         # A limit without a request is its own request.
         requests |= {} if "cpu" in limits else {"cpu": settings.sidecar_cpu}

@@ -1,8 +1,9 @@
 """Memory of a pod's sidecar: the arena in tmpfs, and the limit that its container needs.
 
-The container that first writes a tmpfs page pays for it: that is the sidecar, so its limit holds the arena. A session
-that follows another makes a new arena while the trainer may still read from the old one (docs/adr/0003), so the tmpfs
-has room for two. Called by `pods`, and by the shell for status; agrees with the sidecar's own choice of slot size.
+The container that first writes a tmpfs page pays for it: that is the sidecar, so its memory holds the arena. A session
+that follows another makes a new arena while the trainer may still read from the old one (docs/adr/0003), whose pages
+are then the pod's; the pod's limit is the sum of its containers', so the limit and the tmpfs have room for two. Called
+by `pods`, and by the shell for status; agrees with the sidecar's own choice of slot size.
 """
 
 import re
@@ -38,12 +39,13 @@ _WIDTHS = (
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """Bytes, all of one pod."""
+    """Bytes, all of one pod. `memory` is what the sidecar uses, `limit` also holds the arena of its former life."""
 
     slot: int
     arena: int
     tmpfs: int
     memory: int
+    limit: int
 
 
 def sizes(spec: Spec, plan: Plan, manifest: Manifest) -> Sizes:
@@ -51,11 +53,13 @@ def sizes(spec: Spec, plan: Plan, manifest: Manifest) -> Sizes:
     slot = spec.sidecar.slot_bytes or _choose(spec, plan, manifest)
     slot = -(-slot // PAGE) * PAGE
     arena = HEADER_BYTES + spec.sidecar.slots * plan.ranks_per_replica * slot
+    memory = arena + SPARE_BYTES + spec.sidecar.read_ahead_bytes + OVERHEAD_BYTES
     return Sizes(
         slot=slot,
         arena=arena,
         tmpfs=_up(2 * arena + SPARE_BYTES),
-        memory=_up(arena + SPARE_BYTES + spec.sidecar.read_ahead_bytes + OVERHEAD_BYTES),
+        memory=_up(memory),
+        limit=_up(memory + arena),
     )
 
 
