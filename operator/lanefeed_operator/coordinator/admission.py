@@ -66,6 +66,8 @@ class Admission:
             return f"pod {r.pod_uid} is not known yet at index {r.pod_index}: try again", False
         if r.session in place.former_sessions:
             return f"session {r.session} of pod {r.pod_uid} was replaced by {place.session}", True
+        if r.last and place.session not in ("", r.session):
+            return f"pod {r.pod_uid} has had another session since these last words: {place.session}", False
         if r.session != place.session and len(place.former_sessions) >= MAX_SESSIONS:
             return f"pod {r.pod_uid} had {MAX_SESSIONS} sessions: its sidecar keeps dying; delete the pod", True
         return "", False

@@ -50,6 +50,8 @@ class PodReport:
     metrics_address: str = ""
     ready: bool = False
     protocol: int = 1
+    #: Last words of a session that has ended: they never push another session out.
+    last: bool = False
 
 
 @dataclass(frozen=True, slots=True)

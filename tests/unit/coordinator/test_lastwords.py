@@ -95,6 +95,15 @@ def test_of_another_pod_plan_or_life_they_do_not_count() -> None:
     assert coordinator.snapshot(100.0).ranks == {}
 
 
+def test_words_of_a_former_session_do_not_push_the_living_one_out() -> None:
+    coordinator = core()
+    take(coordinator, words(0, session="b" * 32))
+    reply = coordinator.report(reports_of(lastwords.encode(words(0, session="a" * 32))), 100.0)
+    assert not reply.fenced
+    assert "has had another session since these last words: bbbb" in reply.reason
+    assert take(coordinator, words(0, session="b" * 32, sequence=10)).ranks[0].ended
+
+
 def test_failures_arrive_and_people_read_why() -> None:
     failed = words(0, why="DataError: part-0.parquet is bad", failures=(Failure("DataError", "part-0 ...", False),))
     view = take(core(), failed)
