@@ -23,6 +23,7 @@ from lanefeed_sidecar.arena import Arena, RunFolder
 from lanefeed_sidecar.errors import ArenaError, ConfigError, SidecarError, Unavailable
 from lanefeed_sidecar.feed.commits import Committer
 from lanefeed_sidecar.feed.hub import Hub
+from lanefeed_sidecar.feed.leave import Leave
 from lanefeed_sidecar.feed.messages import failure_message
 from lanefeed_sidecar.feed.refusal import Refusal
 from lanefeed_sidecar.feed.seams import FeedEngine
@@ -126,6 +127,7 @@ class _Sidecar:
         )
         self._hub = hub = Hub(config, manifest, engine, arena, folder, session=self.session, stats=self._stats)
         committer = self._connect(hub, self._commits, engine)
+        self._http.leave = Leave(hub).wait
         self._http.render = renderer(hub, self._stats, self._counts(committer, manifest))
         engine.start()
         self.health.waiting("starting: the socket is being bound")

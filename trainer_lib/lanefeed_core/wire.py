@@ -26,6 +26,7 @@ __all__ = [
     "ENV_SHM_ROOT",
     "ENV_TERMINATION_LOG",
     "ENV_WORLD",
+    "LEAVE_PATH",
     "MAX_MESSAGE_BYTES",
     "PROTOCOL_VERSION",
     "SOCKET_NAME",
@@ -62,6 +63,8 @@ ENV_FLUSH = "LANEFEED_FLUSH_SECONDS"
 #: Where the kubelet reads a container's last words (default /dev/termination-log).
 ENV_TERMINATION_LOG = "LANEFEED_TERMINATION_LOG"
 
+#: Of the sidecar's HTTP server: the kubelet's hook before it ends the trainer (`?seconds=N`).
+LEAVE_PATH = "/leave"
 SOCKET_NAME = "feed.sock"
 #: File with the per-pod token, mode 0640; sent as gRPC metadata under TOKEN_METADATA.
 TOKEN_NAME = "token"

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from lanefeed_core.wire import ENV_CONTROL_DIR, ENV_FLUSH, ENV_POD_INDEX
+from lanefeed_core.wire import ENV_CONTROL_DIR, ENV_FLUSH, ENV_POD_INDEX, LEAVE_PATH
 from lanefeed_operator.api.quantity import format_bytes, parse_bytes
 from lanefeed_operator.api.spec import Job
 from lanefeed_operator.render import constants as c
@@ -14,7 +14,7 @@ from lanefeed_operator.render.security import own_context
 from lanefeed_operator.render.settings import Settings
 from lanefeed_operator.render.sizes import Sizes
 
-__all__ = ["control_volume", "data_mounts", "resources", "run_mount", "sidecar", "temp_volume", "volumes"]
+__all__ = ["control_volume", "data_mounts", "leave_hook", "resources", "run_mount", "sidecar", "temp_volume", "volumes"]
 
 
 def sidecar(
@@ -58,6 +58,11 @@ def sidecar(
 
 def _probe(path: str, port: int) -> dict[str, Any]:
     return {"httpGet": {"path": path, "port": port}, "timeoutSeconds": 2}
+
+
+def leave_hook(seconds: int, settings: Settings) -> dict[str, Any]:
+    """The trainer's preStop hook: before SIGTERM the sidecar lets its ranks leave, with a checkpoint, at one step."""
+    return {"httpGet": {"path": f"{LEAVE_PATH}?seconds={seconds}", "port": settings.metrics_port}}
 
 
 def run_mount() -> dict[str, Any]:

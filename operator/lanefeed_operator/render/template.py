@@ -13,7 +13,7 @@ from lanefeed_operator.render.errors import RenderError
 from lanefeed_operator.render.meta import labels
 from lanefeed_operator.render.security import container_context, pod_context
 from lanefeed_operator.render.settings import Settings
-from lanefeed_operator.render.sidecar import run_mount, sidecar, volumes
+from lanefeed_operator.render.sidecar import leave_hook, run_mount, sidecar, volumes
 from lanefeed_operator.render.sizes import Sizes
 
 __all__ = ["pod_template", "user_pod", "user_trainer"]
@@ -43,7 +43,7 @@ def pod_template(job: Job, plan: Plan, sizes: Sizes, settings: Settings, *, chun
     _refuse_ours(pod)
     trainer = user_trainer(pod)
     ours = sidecar(job, sizes, settings, pod=pod, trainer=trainer)
-    _complete_trainer(trainer, job, plan, settings)
+    _complete_trainer(trainer, pod, job, plan, settings)
     for container in [*pod["containers"], *pod.get("initContainers", [])]:
         container["securityContext"] = container_context(container.get("securityContext"))
     pod |= {
@@ -60,8 +60,8 @@ def pod_template(job: Job, plan: Plan, sizes: Sizes, settings: Settings, *, chun
     return {"metadata": _metadata(job, plan, settings, digest), "spec": pod}
 
 
-def _complete_trainer(trainer: dict[str, Any], job: Job, plan: Plan, settings: Settings) -> None:
-    """Environment and the shared folder."""
+def _complete_trainer(trainer: dict[str, Any], pod: dict[str, Any], job: Job, plan: Plan, settings: Settings) -> None:
+    """Environment, the shared folder, and the way to leave."""
     written = trainer.get("env") or []
     taken = sorted({item["name"] for item in written if reserved(item["name"])})
     if taken:
@@ -78,6 +78,15 @@ def _complete_trainer(trainer: dict[str, Any], job: Job, plan: Plan, settings: S
                 f"uses {path}, which is the operator's: mount elsewhere",
             )
     trainer["volumeMounts"] = [*(trainer.get("volumeMounts") or []), run_mount()]
+    lifecycle = trainer.get("lifecycle") or {}
+    if "preStop" not in lifecycle:
+        trainer["lifecycle"] = {**lifecycle, "preStop": leave_hook(_leave_seconds(job, pod), settings)}
+
+
+def _leave_seconds(job: Job, pod: dict[str, Any]) -> int:
+    """How long ranks may take to leave once they were asked to: the sidecar's last report must fit behind."""
+    given, stop = pod.get("terminationGracePeriodSeconds"), job.spec.elastic.stop_grace_seconds
+    return stop if given is None else max(0, min(stop, int(given) - c.FLUSH_SECONDS))
 
 
 def _refuse_ours(pod: dict[str, Any]) -> None:

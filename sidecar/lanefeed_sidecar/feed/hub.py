@@ -6,6 +6,7 @@ may attach (with `attach` and `starts`) and hands the rank's slots from one life
 
 import logging
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -15,6 +16,7 @@ from lanefeed_core.proto import lanefeed_pb2 as pb
 from lanefeed_sidecar.arena import Arena, RunFolder
 from lanefeed_sidecar.errors import CommitRefused, PlanMismatch, SidecarError, Unavailable
 from lanefeed_sidecar.feed import attach
+from lanefeed_sidecar.feed.agree import REASON, stop_step
 from lanefeed_sidecar.feed.life import Life
 from lanefeed_sidecar.feed.messages import failure_message, stream_info
 from lanefeed_sidecar.feed.seams import FeedEngine
@@ -76,6 +78,9 @@ class Hub:
         self._failures: list[pb.Failure] = []
         self._refused: list[str] = []
         self._stop: pb.StopAt | None = None
+        self._stop_is_ours = False
+        #: When it was heard of first, by the monotonic clock.
+        self.stop_heard: float | None = None
         self._left = False
         self._barred: SidecarError | None = None
         self.fenced = False
@@ -128,8 +133,10 @@ class Hub:
                     f"stopping ({stop.reason or 'asked by the control plane'}): ranks leave at step {stop.step} and "
                     "are not attached again; wait for the next plan"
                 )
-            if not request.resuming:
-                old = self._lives.get(rank)
+            old = self._lives.get(rank)
+            if request.resuming:
+                attach.check_not_replaced(request, self.session, old)
+            else:
                 reached = max(self._totals[rank].reached, old.delivered) if old else None
                 self._starts.check(rank, start, reached=reached, committed=self._is_commit)
                 self._starts.record(rank, start)
@@ -241,16 +248,27 @@ class Hub:
 
     # ---- what concerns all -------------------------------------------------------------------------------------
 
-    def stop_at(self, stop: pb.StopAt) -> None:
-        """Relay the control plane's wish that all ranks leave at one step."""
+    def stop_at(self, stop: pb.StopAt, *, ours: bool = False) -> None:
+        """Relay the control plane's wish that all ranks leave at one step. A step that we agreed on ourselves stays."""
         with self._lock:
-            if self._stop == stop:
+            if self._stop == stop or self._stop_is_ours:
                 return
+            self._stop_is_ours = ours
             self._stop = pb.StopAt(step=stop.step, reason=stop.reason)
+            self.stop_heard = time.monotonic() if self.stop_heard is None else self.stop_heard
             lives = list(self._lives.values())
         log.info("ranks leave at step %d (%s)", stop.step, stop.reason)
         for life in lives:
             life.tell(pb.ServerMessage(stop_at=stop))
+
+    def stop_wanted(self) -> None:
+        """A trainer was told to end. One step for all, where all are here; else it is the control plane's to say."""
+        with self._lock:
+            if self._stop is not None or self.config.plan.replicas > 1:
+                return
+            lives = self._lives.values()
+            step = stop_step((x.start, x.consumed, x.wait_seconds + x.step_seconds) for x in lives)
+        self.stop_at(pb.StopAt(step=step, reason=REASON), ours=True)
 
     def committed(self, last: pb.Committed) -> None:
         """Relay what the control plane accepted last."""

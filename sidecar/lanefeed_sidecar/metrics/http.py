@@ -1,4 +1,4 @@
-"""/metrics, /healthz and /readyz on one small threaded server, for Prometheus, the kubelet and the local runner."""
+"""/metrics, /healthz, /readyz and /leave on one small threaded server: for Prometheus, kubelet and the local runner."""
 
 import logging
 import sys
@@ -6,7 +6,9 @@ import threading
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
+from urllib.parse import parse_qs
 
+from lanefeed_core.wire import LEAVE_PATH
 from lanefeed_sidecar.errors import ConfigError
 from lanefeed_sidecar.metrics.health import Health
 
@@ -17,7 +19,10 @@ log = logging.getLogger(__name__)
 #: A client that sends nothing is dropped after this long; more at once than that are turned away.
 CLIENT_SECONDS = 5.0
 MAX_CLIENTS = 16
+MAX_LEAVING = 2
 TEXT = "text/plain; charset=utf-8"
+#: The kubelet's preStop hook of the trainer (feed/leave.py).
+MAX_LEAVE_SECONDS = 86_400.0
 
 
 class MetricsServer:
@@ -28,7 +33,11 @@ class MetricsServer:
         self._health = health
         #: Makes the text of /metrics; set once there is something to show.
         self.render: Callable[[], bytes] = lambda: b""
+        #: Waits until the trainer may be ended, at most that many seconds after a stop was agreed, and says why.
+        self.leave: Callable[[float], str] = lambda _seconds: "nothing runs yet"
         self._busy = threading.BoundedSemaphore(MAX_CLIENTS)
+        # These wait for long: probes must not have to.
+        self._leaving = threading.BoundedSemaphore(MAX_LEAVING)
         try:
             self._server = _Server((host, port), self._handler())
         except OSError as error:
@@ -45,8 +54,11 @@ class MetricsServer:
         self._server.shutdown()
         self._server.server_close()
 
-    def answer(self, path: str) -> tuple[int, str, bytes]:
+    def answer(self, path: str, query: str = "") -> tuple[int, str, bytes]:
         """Status, content type and body for a path."""
+        if path == LEAVE_PATH:
+            seconds = _number(parse_qs(query).get("seconds", [""])[-1])
+            return 200, TEXT, f"{self.leave(min(seconds, MAX_LEAVE_SECONDS))}\n".encode()
         if path == "/metrics":
             return 200, "text/plain; version=0.0.4; charset=utf-8", self.render()
         if path == "/healthz":
@@ -54,7 +66,7 @@ class MetricsServer:
         if path == "/readyz":
             reason = self._health.reason
             return (503, TEXT, f"{reason}\n".encode()) if reason else (200, TEXT, b"ready\n")
-        return 404, TEXT, b"there is /metrics, /healthz and /readyz\n"
+        return 404, TEXT, b"there is /metrics, /healthz, /readyz and /leave\n"
 
     def _handler(self) -> type[BaseHTTPRequestHandler]:
         outer = self
@@ -64,13 +76,15 @@ class MetricsServer:
 
             def do_GET(self) -> None:
                 """Answer one request."""
-                if not outer._busy.acquire(blocking=False):
+                path, _, query = self.path.partition("?")
+                room = outer._leaving if path == LEAVE_PATH else outer._busy
+                if not room.acquire(blocking=False):
                     self.send_error(503, "too many clients")
                     return
                 try:
-                    status, kind, body = outer.answer(self.path.partition("?")[0])
+                    status, kind, body = outer.answer(path, query)
                 finally:
-                    outer._busy.release()
+                    room.release()
                 self.send_response(status)
                 self.send_header("Content-Type", kind)
                 self.send_header("Content-Length", str(len(body)))
@@ -82,6 +96,11 @@ class MetricsServer:
                 log.debug(format, *args)
 
         return Handler
+
+
+def _number(text: str) -> float:
+    """Seconds out of a query; 0 where there are none."""
+    return float(text) if text.isdecimal() else 0.0
 
 
 class _Server(ThreadingHTTPServer):
