@@ -23,12 +23,12 @@ from google.protobuf.message import DecodeError
 
 from lanefeed_core.proto import lanefeed_pb2 as pb
 from lanefeed_core.wire import MAX_MESSAGE_BYTES, TOKEN_METADATA
-from lanefeed_operator.coordinator import uploads
+from lanefeed_operator.coordinator import limits, uploads
 from lanefeed_operator.coordinator.authenticate import Authenticator, Caller
 from lanefeed_operator.coordinator.core import Coordinator
 from lanefeed_operator.coordinator.counters import Counters
 from lanefeed_operator.coordinator.directory import Directory, Member
-from lanefeed_operator.coordinator.limits import TARPIT_SECONDS, AtOnce, Buckets, PerSecond
+from lanefeed_operator.coordinator.limits import AtOnce, Buckets, PerSecond
 from lanefeed_operator.coordinator.messages import read_report, write_reply
 from lanefeed_operator.coordinator.pace import Pacer
 from lanefeed_operator.coordinator.rejected import Rejected
@@ -68,6 +68,7 @@ class Service:
         self._directory, self._gate, self._clock = directory, gate, clock
         self.counters = Counters()
         self.pacer: Pacer | None = None
+        self._late = 0
         self._calls = AtOnce("calls", POD_CALLS, MAX_CALLS)
         self._pods = PerSecond("reports", POD_REPORTS)
         self._uploads = AtOnce("uploads", NAMESPACE_UPLOADS, MAX_UPLOADS)
@@ -117,8 +118,12 @@ class Service:
 
     async def _reject(self, context: Context, error: Rejected) -> None:
         self.counters.add(error.result)
-        if error.result in {"busy", "unauthenticated"} and self.pacer is not None:
-            await asyncio.sleep(TARPIT_SECONDS)
+        if error.result in {"busy", "unauthenticated"} and self.pacer is not None and self._late < limits.MAX_LATE:
+            self._late += 1
+            try:
+                await asyncio.sleep(limits.TARPIT_SECONDS)
+            finally:
+                self._late -= 1
         await context.abort(error.code, str(error))
 
     async def _authenticate(self, context: Context) -> Caller:
@@ -186,7 +191,7 @@ class Service:
         except TimeoutError:
             raise Rejected.busy(f"the report did not come within {READ_SECONDS:.0f} s") from None
         if body is None:
-            raise Rejected.invalid("a call without a report")
+            raise Rejected.invalid("a call without a report, or with a far too large one")
         if len(body) > MAX_MESSAGE_BYTES:
             raise Rejected.too_large(f"a report of {len(body)} bytes: at most {MAX_MESSAGE_BYTES} are taken")
         try:

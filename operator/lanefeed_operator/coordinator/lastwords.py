@@ -1,8 +1,8 @@
 """A dead sidecar's last words as one more report, for the shell that sees pods: `Coordinator.report(it, now)` takes it.
 
 Read it from a pod whose sidecar has ended for good: `status.initContainerStatuses[].state.terminated.message`. Never
-from `lastState`: that container runs again, and its new session has read the waiting commits from the pod's own disk (taken
-late, words of a former session are refused by `admission`). Decides nothing, does no I/O.
+from `lastState`: that container runs again, and its new session has read the waiting commits from the pod's own disk
+(taken late, words of a former session are refused by `admission`). Decides nothing, does no I/O.
 """
 
 from lanefeed_core import lastwords

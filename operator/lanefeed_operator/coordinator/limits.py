@@ -9,10 +9,12 @@ from contextlib import contextmanager
 
 from lanefeed_operator.coordinator.rejected import Rejected
 
-__all__ = ["TARPIT_SECONDS", "AtOnce", "Buckets", "PerSecond"]
+__all__ = ["MAX_LATE", "TARPIT_SECONDS", "AtOnce", "Buckets", "PerSecond"]
 
 #: How late a caller above a limit is answered.
 TARPIT_SECONDS = 1.0
+#: Calls that are answered late at a time: more would take places from those that are not.
+MAX_LATE = 512
 
 
 class AtOnce:
