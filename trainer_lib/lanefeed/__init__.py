@@ -17,6 +17,7 @@ from lanefeed._loader import Loader
 from lanefeed._merge import merge
 from lanefeed._open import open  # noqa: A004 - lanefeed.open reads as it should
 from lanefeed._ragged import Ragged
+from lanefeed._sigterm import stop_on_sigterm
 from lanefeed._stats import Stats
 from lanefeed._stream import KeptBatchesWarning
 from lanefeed._version import VERSION as __version__
@@ -68,4 +69,5 @@ __all__ = [
     "connect",
     "merge",
     "open",
+    "stop_on_sigterm",
 ]

@@ -1,6 +1,9 @@
 """Reads what the control plane and torchrun have put into the environment (docs/protocol.md, Environment).
 
-Called by `connect` and `open`. torchrun's RANK and WORLD_SIZE win over Lanefeed's own; arguments win over both.
+Called by `connect` and `open`. Arguments win over everything. In a pod of a job the data rank is made of the pod's
+index and LOCAL_RANK: a sidecar serves its own pod's ranks only, and torchrun numbers nodes by the text of their host
+names (pod 10 comes before pod 2). Where torchrun started another number of ranks than the plan has, or outside of a
+job, RANK and WORLD_SIZE count.
 """
 
 import os
@@ -13,6 +16,8 @@ from lanefeed_core import wire
 __all__ = ["ATTACH_SECONDS", "ENV_ATTACH", "Place", "attach_seconds", "place", "run_dir"]
 
 ENV_ATTACH = "LANEFEED_ATTACH_SECONDS"
+#: torchrun's own name for the ranks of a node, where it does not say LOCAL_WORLD_SIZE.
+ENV_NPROC = "PET_NPROC_PER_NODE"
 #: How long a trainer waits for its sidecar.
 ATTACH_SECONDS = 120.0
 
@@ -38,6 +43,9 @@ def place(rank: int | None = None, world: int | None = None, env: Mapping[str, s
         raise UsageError(f"rank={rank} and world={world}: give both (dp_rank and dp_size) or neither")
     if rank is not None and world is not None:
         return _checked(Place(rank, world, pod=rank), "the arguments rank and world")
+    in_pod = _in_pod(env)
+    if in_pod is not None:
+        return _checked(in_pod, f"{wire.ENV_POD_INDEX} and LOCAL_RANK")
     if "RANK" in env and "WORLD_SIZE" in env:
         local_world = _number(env, "LOCAL_WORLD_SIZE", 1)
         rank = _number(env, "RANK")
@@ -52,6 +60,23 @@ def place(rank: int | None = None, world: int | None = None, env: Mapping[str, s
         return _checked(found, "RANK and WORLD_SIZE")
     index, size = _number(env, wire.ENV_POD_INDEX, 0), _number(env, wire.ENV_WORLD, 1)
     return _checked(Place(index, size, pod=index), f"{wire.ENV_POD_INDEX} and {wire.ENV_WORLD}")
+
+
+def _in_pod(env: Mapping[str, str]) -> Place | None:
+    """The data rank by the pod's index; None outside of a job, and where torchrun's world is not the plan's."""
+    if wire.ENV_POD_INDEX not in env or wire.ENV_WORLD not in env:
+        return None
+    index, world = _number(env, wire.ENV_POD_INDEX), _number(env, wire.ENV_WORLD)
+    each = _number(env, "LOCAL_WORLD_SIZE", 0) or _number(env, ENV_NPROC, 1)
+    if _number(env, "WORLD_SIZE", world) != world or each < 1 or world % each or index >= world // each:
+        return None
+    if each > 1 and "LOCAL_RANK" not in env:
+        raise UsageError(
+            f"this pod has {each} ranks and LOCAL_RANK is not set: start them with torchrun, or pass rank= and world="
+        )
+    local_rank = _number(env, "LOCAL_RANK", 0)
+    together = each > 1 or "TORCHELASTIC_RUN_ID" in env
+    return Place(index * each + local_rank, world, each, local_rank, pod=index, together=together)
 
 
 def _checked(found: Place, what: str) -> Place:

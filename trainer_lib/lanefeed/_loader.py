@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from types import TracebackType
 from typing import Any
 
+from lanefeed import _sigterm
 from lanefeed._batch import Batch
 from lanefeed._client.feed import Commit, Feed, Hello
 from lanefeed._commits import Commits
@@ -157,13 +158,15 @@ class Loader:
     def stop_requested(self) -> bool:
         """True once the step at which all ranks leave is consumed: save, commit, `raise lanefeed.Stopped`."""
         stop = self._feed.stop_at
-        return stop is not None and self.step >= stop.step
+        return _sigterm.alone() if stop is None else self.step >= stop.step
 
     @property
     def stop_reason(self) -> str:
         """Why a stop was asked for ("resize", "preemption", ...), or "" if none was."""
         stop = self._feed.stop_at
-        return stop.reason if stop else ""
+        if stop is None:
+            return _sigterm.REASON if _sigterm.caught() else ""
+        return stop.reason
 
     def stats(self) -> Stats:
         """Batches, seconds waited, seconds of the trainer's own steps, batches copied out."""

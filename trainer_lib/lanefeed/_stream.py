@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from lanefeed import _sigterm
 from lanefeed._arena.frame import Cut, Frame, Layout, frame_end, host_cut
 from lanefeed._batch import Batch, make
 from lanefeed._client.feed import End, Event, Feed, FrameCame, Hello
@@ -120,6 +121,7 @@ class Stream:
             step_seconds=counters.step_seconds,
             copied_batches=counters.copied,
             finished=self.finished,
+            stop_wanted=_sigterm.caught(),
         )
 
     #: Set by `Loader.finish`.

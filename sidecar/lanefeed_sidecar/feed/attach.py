@@ -1,6 +1,7 @@
 """What an attaching trainer must agree with, as pure checks in the order of docs/protocol.md. Called by the hub."""
 
 import json
+from typing import Protocol
 
 from lanefeed_core import errors as core_errors
 from lanefeed_core.cursor import SavedState
@@ -10,7 +11,16 @@ from lanefeed_core.proto import lanefeed_pb2 as pb
 from lanefeed_core.wire import PROTOCOL_VERSION
 from lanefeed_sidecar.errors import PlanMismatch, ProtocolMismatch, StateMismatch
 
-__all__ = ["check_place", "check_protocol", "start_of"]
+__all__ = ["check_not_replaced", "check_place", "check_protocol", "start_of"]
+
+
+class Holder(Protocol):
+    """What is asked of the life that holds a rank."""
+
+    #: Its trainer's process.
+    pid: int
+    #: Whether that has a stream open.
+    streaming: bool
 
 
 def check_protocol(request: pb.AttachRequest) -> None:
@@ -42,6 +52,16 @@ def check_place(request: pb.AttachRequest, config: PodConfig) -> None:
             f"rank {request.rank} is not in this pod: pod {config.pod_index} has "
             + (f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {ranks[0]} to {ranks[-1]}")
             + "; ranks must follow the pod index (RANK = pod index x ranks per replica + LOCAL_RANK)"
+        )
+
+
+def check_not_replaced(request: pb.AttachRequest, session: str, life: Holder | None) -> None:
+    """Raise PlanMismatch where a process wants its rank back from another one that streams as the same rank."""
+    if life is not None and life.streaming and request.session == session and life.pid != request.pid:
+        raise PlanMismatch(
+            f"rank {request.rank} is process {life.pid} now, which attached after process {request.pid} did: only one "
+            "process reads as one data-parallel rank. Of the ranks of a model-parallel group let one read and "
+            "broadcast its batches to the others"
         )
 
 

@@ -125,6 +125,8 @@ class _Uplink:
     def _take(self, message: pb.ClientMessage) -> None:
         if self._life is not None and message.HasField("progress"):
             self._life.progress(message.progress)
+            if message.progress.stop_wanted:
+                self._hub.stop_wanted()
         elif self._life is None and message.HasField("begin"):
             self._life = self._hub.open_stream(message.begin)
             self._begun.set()

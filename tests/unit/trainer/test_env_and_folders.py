@@ -18,9 +18,39 @@ from lanefeed_core import errors as core
 TORCHRUN = {"RANK": "5", "WORLD_SIZE": "8", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "4", "GROUP_RANK": "1"}
 
 
-def test_torchrun_wins_over_the_control_plane_and_arguments_over_both() -> None:
-    env = {"LANEFEED_POD_INDEX": "2", "LANEFEED_WORLD_SIZE": "3"}
-    assert (_env.place(env=env).rank, _env.place(env=env).world) == (2, 3)
+def pod(index: int, world: int, **more: object) -> dict[str, str]:
+    return {"LANEFEED_POD_INDEX": str(index), "LANEFEED_WORLD_SIZE": str(world), **{k: str(v) for k, v in more.items()}}
+
+
+def test_in_a_pod_the_data_rank_follows_the_pods_index_and_not_the_order_of_host_names() -> None:
+    """12 pods of 2 ranks: torchrun sorts them 0, 1, 10, 11, 2, ...; a sidecar serves its own pod's ranks."""
+    order = sorted(range(12), key=lambda index: f"job-1-{index}.job.ns.svc")
+    found = {}
+    for node, index in enumerate(order):
+        for local in range(2):
+            env = pod(index, 24, RANK=2 * node + local, WORLD_SIZE=24, LOCAL_RANK=local, LOCAL_WORLD_SIZE=2)
+            place = _env.place(env=env | {"GROUP_RANK": str(node)})
+            found[index, local] = place.rank
+            assert (place.world, place.pod, place.local_world, place.local_rank) == (24, index, 2, local)
+            assert place.together
+    assert found == {(index, local): 2 * index + local for index in range(12) for local in range(2)}
+    assert _env.place(0, 6, env).rank == 0, "arguments win: model-parallel users know better"
+
+
+def test_in_a_pod_without_torchrun() -> None:
+    assert (_env.place(env=pod(2, 3)).rank, _env.place(env=pod(2, 3)).world) == (2, 3)
+    one = pod(2, 3, PET_NPROC_PER_NODE=1)
+    assert (_env.place(env=one).rank, _env.place(env=one).together) == (2, False)
+    assert _env.place(env=pod(2, 6, PET_NPROC_PER_NODE=2, LOCAL_RANK=1)).rank == 5
+    with pytest.raises(
+        lanefeed.UsageError, match="this pod has 2 ranks and LOCAL_RANK is not set: start them with tor"
+    ):
+        _env.place(env=pod(0, 6, PET_NPROC_PER_NODE=2))
+
+
+def test_torchruns_world_counts_where_it_is_not_the_plans_and_arguments_over_both() -> None:
+    """The sidecar then says what does not fit."""
+    env = pod(2, 3)
     both = _env.place(env=env | TORCHRUN)
     assert (both.rank, both.world, both.pod, both.local_world, both.local_rank) == (5, 8, 1, 4, 1)
     given = _env.place(0, 2, env | TORCHRUN)
