@@ -98,6 +98,8 @@ class Controller:
         seen = children(world)
         if not p.status.terminal or any(found.alive for found in seen.values()):
             self._recover(p)
+        else:
+            self._coordinate(p, p.status)
         self._listen(p, world)
         feed = member.coordinator.snapshot(p.now) if member.coordinator is not None else r.FeedView()
         decision = reconcile(p.job, p.status, self._observed(p, world, seen, feed), p.now)
@@ -148,6 +150,9 @@ class Controller:
     def _coordinate(self, p: _Pass, status: Status) -> None:
         """The coordinator, from the persisted status; made anew where that knows more (another operator wrote it)."""
         member, stream = p.member, status.stream
+        if status.terminal and member.coordinator is not None and member.coordinator.behind(status):
+            # Another operator ended the job: what this one still believes would take its last commit back.
+            member.coordinator = None
         if stream is None or not member.chunks or status.terminal:
             return
         member.bound = stream.manifest

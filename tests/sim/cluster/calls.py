@@ -30,12 +30,16 @@ class Call:
 
 
 class Freezer:
-    """Runs something in a thread of its own, which can be stopped at a call and let go later. One of both runs."""
+    """Runs something in a thread of its own, which stands still at a call until it is let go. One of both runs."""
 
-    def __init__(self, job: Callable[[], None], stop_at: int) -> None:
-        """`stop_at`: the number of the call at which it freezes."""
-        self._left, self.frozen, self.done = stop_at, False, False
+    def __init__(self, left: int) -> None:
+        """`left`: calls before the one at which it freezes."""
+        self.left, self.frozen, self.done = left, False, False
         self._go, self._stopped = threading.Event(), threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def run(self, job: Callable[[], None]) -> None:
+        """Until it is done or frozen."""
         self._thread = threading.Thread(target=self._run, args=(job,), daemon=True)
         self._thread.start()
         self._stopped.wait()
@@ -51,22 +55,19 @@ class Freezer:
         """Called by its thread at each call."""
         if threading.current_thread() is not self._thread:
             return
-        if self._left > 0:
-            self._left -= 1
-            return
-        if self._left == 0:
-            self._left, self.frozen = -1, True
+        self.left -= 1
+        if self.left == -1:
+            self.frozen = True
             self._stopped.set()
             self._go.wait()
 
     def thaw(self) -> None:
         """Let it run to its end."""
-        if self.done:
-            return
         self.frozen = False
         self._stopped.clear()
         self._go.set()
         self._stopped.wait()
+        assert self._thread is not None
         self._thread.join()
 
 

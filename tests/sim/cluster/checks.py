@@ -5,10 +5,11 @@ from typing import Any
 
 from lanefeed_core.lanes import Lanes
 from lanefeed_operator.api.status import Status
-from lanefeed_operator.coordinator.reports import Reply
-from lanefeed_operator.kube.api import CONFIG_MAPS, JOBS, STJS, Object
+from lanefeed_operator.coordinator.reports import PodReport, Reply
+from lanefeed_operator.kube.api import CONFIG_MAPS, JOBS, PODS, STJS, Object
 from lanefeed_operator.render import constants as c
 from sim.cluster.calls import Call
+from sim.cluster.jobcontroller import Totals
 from sim.cluster.nodes import Proc
 from sim.pods import EPOCHS, Store, lanes_of
 
@@ -29,6 +30,8 @@ class Checks:
         self.may_fail: set[str] = set()
         #: Plans of which a process that had lost its lead made something.
         self.late: set[tuple[str, int]] = set()
+        #: UIDs of pods that an operator gave up because their node is lost.
+        self.freed: set[str] = set()
         #: Highest total step that was ever persisted as a commit.
         self.persisted: dict[str, int] = {}
 
@@ -62,6 +65,7 @@ class Checks:
         if before.terminal:
             kinds = [[k.type for k in s.conditions if k.status == "True"] for s in (before, after)]
             assert after.terminal, "a terminal state changed"
+            assert after.cursor == before.cursor, f"a finished job's cursor went from {before.cursor} to {after.cursor}"
             assert [k in kinds[1] for k in ("Complete", "Failed")] == [k in kinds[0] for k in ("Complete", "Failed")]
         if after.cursor.commit and after.cursor.commit != before.cursor.commit:
             assert self.files[uid].whole(after.cursor.commit), f"commit {after.cursor.commit} is not whole"
@@ -70,8 +74,10 @@ class Checks:
             assert failed.message, "Failed and no reason said"
             assert uid in self.may_fail, f"failed: {failed.reason}: {failed.message}"
 
-    def landed(self, call: Call, *, changed: bool, leads: bool) -> None:
-        """A write of an operator took effect."""
+    def landed(self, call: Call, *, changed: bool, leads: bool, excused: bool) -> None:
+        """A write of an operator took effect. `excused`: of one that froze in the middle of a pass and has thawed."""
+        if call.verb == "patch" and call.kind == PODS and (call.body or {}).get("status", {}).get("phase") == "Failed":
+            self.freed.add(call.body["metadata"]["uid"] if call.body else "")
         if call.verb == "replace_status":
             assert changed, f"a status was written in which nothing had changed: {call.name}"
         assert not (call.kind == JOBS and call.verb == "patch" and "spec" in (call.body or {})), (
@@ -86,8 +92,9 @@ class Checks:
         uid, generation = call.body["metadata"]["annotations"][c.UID_ANNOTATION], int(labels[c.PLAN_LABEL])
         known = self.stored.get(uid, Status()).plan.generation
         assert known >= generation, f"{call.name} was made before plan generation {generation} was written ({known})"
-        if known > generation:
+        if known > generation and changed:
             assert not leads, f"{call.name} was made by the leader although the plan is {known}"
+            assert excused, f"{call.name} was made by a former leader that did not look whether the plan is {known}"
             self.late.add((uid, generation))
 
     def plans(self, procs: list[Proc], lost: set[str]) -> None:
@@ -100,8 +107,11 @@ class Checks:
         for uid, generations in living.items():
             assert len(generations) == 1, f"plan generations {sorted(generations)} of {self.names[uid]} live at once"
 
-    def answer(self, uid: str, reply: Reply, *, leads: bool) -> None:
+    def answer(self, report: PodReport, reply: Reply, *, leads: bool) -> None:
         """What sidecars are told to be committed must survive a crash of the operator right now."""
+        uid = report.job_uid
+        if not reply.reason and leads:
+            assert report.pod_uid not in self.freed, f"a report of pod {report.pod_uid} counts, and its index was freed"
         if reply.last_commit is None:
             return
         step = reply.last_commit.step
@@ -123,6 +133,12 @@ class Checks:
         assert got == want, f"the order differs: {len(got)} steps of {len(want)}"
         assert [e.epoch for e in status.ledger.epochs] == list(range(EPOCHS))
         assert all(e.verified for e in status.ledger.epochs)
+
+    def counted(self, status: Status, ends: Totals) -> None:
+        """Nothing is counted that did not happen, or twice."""
+        restarts = status.restarts
+        assert restarts.failures <= ends.failed, f"{restarts.failures} failures are counted of {ends.failed}"
+        assert restarts.disruptions <= ends.ignored, f"{restarts.disruptions} disruptions are counted of {ends.ignored}"
 
     def orphans(self, objects: list[tuple[Any, Object]]) -> None:
         """When all is over: whatever carries our label has an owner that lives, and is of the job's last plan."""

@@ -12,7 +12,7 @@ from typing import Any
 
 from lanefeed_operator.kube.api import JOBS, PODS, Object
 from lanefeed_operator.kube.facts import FAILURES_ANNOTATION, IGNORED_ANNOTATION
-from lanefeed_operator.render.constants import INDEX_LABEL
+from lanefeed_operator.render.constants import INDEX_LABEL, UID_ANNOTATION
 from support.kube_store import KubeStore, copy
 
 FINALIZER = "batch.kubernetes.io/job-tracking"
@@ -33,12 +33,21 @@ class Memory:
     why: tuple[str, str] | None = None
 
 
+@dataclass
+class Totals:
+    """Ends of training pods of one ShardedTrainingJob, over all of its plans: by the program's fault, and not."""
+
+    failed: int = 0
+    ignored: int = 0
+
+
 class JobController:
     """Syncs every Job of the store."""
 
     def __init__(self, store: KubeStore, clock: Callable[[], float], rng: random.Random) -> None:
         self.store, self.clock, self.rng = store, clock, rng
         self.memory: dict[str, Memory] = {}
+        self.totals: dict[str, Totals] = {}
 
     def sync(self) -> None:
         """One look at everything."""
@@ -80,6 +89,7 @@ class JobController:
         if uid in m.counted:
             return
         m.counted.add(uid)
+        totals = self.totals.setdefault(job["metadata"]["annotations"].get(UID_ANNOTATION, ""), Totals())
         if pod["status"]["phase"] == "Succeeded":
             m.succeeded.add(index)
             return
@@ -87,9 +97,11 @@ class JobController:
         if action == "FailJob":
             m.why = ("PodFailurePolicy", "a pod's container ended with an exit code of a FailJob rule")
         if action == "Ignore":
+            totals.ignored += 1
             m.ignored[index] = m.ignored.get(index, 0) + 1
             m.ready_at[index] = self.clock()
             return
+        totals.failed += 1
         m.failed_pods += 1
         m.failures[index] = m.failures.get(index, 0) + 1
         m.ready_at[index] = self.clock() + BACKOFF_SECONDS * 2 ** min(3, m.failures[index] - 1)

@@ -61,10 +61,11 @@ class Queue:
 
         self.store.mutate(JOBS, *where(job), change)
 
-    def evict(self) -> None:
-        """Preemption: one admitted Job has to wait again."""
+    def evict(self) -> bool:
+        """Preemption: one admitted Job has to wait again; whether there was one."""
         running = [job for job in self.jobs() if not job["spec"].get("suspend")]
         if running:
             job = self.rng.choice(running)
             self.due[job["metadata"]["uid"]] = self.clock() + self.rng.choice([1.0, 5.0, 12.0])
             self.store.mutate(JOBS, *where(job), lambda o: o.update(spec={**o["spec"], "suspend": True}))
+        return bool(running)

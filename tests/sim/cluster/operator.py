@@ -31,6 +31,8 @@ class Operator:
         self.store, self.world, self.name = store, world, name
         self.rng: random.Random = world.rng
         self.leads = True
+        #: It has just thawed, in the middle of a pass that began when it led.
+        self.in_hand = False
         #: Whether a doorkeeper that asks the lease stands before its writes.
         self.guarded = True
         self.calls = Calls(store, world)
@@ -45,7 +47,9 @@ class Operator:
         #: Watches that are cut: kind -> until when.
         self.blind: dict[Kind, float] = {}
         self.resync = world.now + RESYNC_SECONDS
-        self.passes = 0
+        #: Calls of passes until it freezes; -1: it does not.
+        self.freeze_in = -1
+        self.broken: BaseException | None = None
         store.subscribe(self.event)
         for kind in WATCHED:
             self.relist(kind)
@@ -108,18 +112,23 @@ class Operator:
                 key = self.queue.take(now)
                 if key is None:
                     break
-                self.one(key)
+                if self.freeze_in < 0:
+                    self.one(key)
+                    continue
+                self.one_that_freezes(key)
+                if self.frozen or self.dead:
+                    return
         except Killed:
             self.calls.dead = True
 
     def one(self, key: JobKey) -> None:
         """One pass, and what the worker makes of its end."""
         now = self.world.now
-        self.passes += 1
         try:
             again = self.controller.run_pass(key)
         except ApiError as error:
             self.world.note(f"{self.name}: {type(error).__name__} {error}")
+            self.world.seen[type(error).__name__] += 1
             self.queue.failed(key, now, error.retry_after)
         except OperatorError as error:
             self.world.note(f"{self.name}: {error}")
@@ -129,34 +138,33 @@ class Operator:
 
     # ---- freezing -----------------------------------------------------------------------------------------------
 
-    def freeze(self, stop_at: int) -> bool:
-        """Run a pass that freezes at its `stop_at`-th call; whether it did. Else it has simply run."""
-        keys = self.view.keys()
-        if not keys:
-            return False
-        key = self.rng.choice(keys)
+    def one_that_freezes(self, key: JobKey) -> None:
+        """The same in a thread, which stands still at the call that `freeze_in` counts down to."""
 
         def work() -> None:
             try:
-                self.controller.run_pass(key)
-            except (ApiError, OperatorError) as error:
-                self.world.note(f"{self.name}: {type(error).__name__} {error}")
+                self.one(key)
             except Killed:
                 self.calls.dead = True
-            except BaseException as error:  # noqa: BLE001 -- it is raised again where the world can see it
+            except BaseException as error:
+                # Raised again where the world can see it.
                 self.broken = error
 
-        self.broken: BaseException | None = None
-        self.calls.freezer = Freezer(work, stop_at)
-        if not self.calls.freezer.frozen:
-            self.calls.freezer = None
-            self.check()
-            return False
-        return True
+        self.calls.freezer = Freezer(self.freeze_in)
+        self.calls.freezer.run(work)
+        if self.calls.freezer.frozen:
+            return
+        self.freeze_in, self.calls.freezer = self.calls.freezer.left, None
+        self.check()
+
+    @property
+    def frozen(self) -> bool:
+        """Whether it stands still."""
+        return self.calls.freezer is not None
 
     def thaw(self) -> None:
         """Go on where it stood, believing what it believed."""
-        freezer, self.calls.freezer = self.calls.freezer, None
+        freezer, self.calls.freezer, self.freeze_in = self.calls.freezer, None, -1
         assert freezer is not None
         freezer.thaw()
         self.check()

@@ -5,6 +5,7 @@ operator, so that what it read is old when it writes.
 """
 
 import random
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,7 +15,7 @@ from lanefeed_operator.kube.api import CONFIG_MAPS, JOBS, PODS, SERVICES, STJS, 
 from sim.cluster.calls import Call, Calls, Killed
 from sim.cluster.checks import Checks
 from sim.cluster.data import NAMESPACE, manifest, stj
-from sim.cluster.jobcontroller import JobController, terminal, where
+from sim.cluster.jobcontroller import JobController, Totals, terminal
 from sim.cluster.kueue import LABEL, Queue
 from sim.cluster.nodes import Nodes, Proc
 from sim.cluster.operator import Operator
@@ -76,6 +77,8 @@ class World:
         self.rng, self.chances = random.Random(seed), chances or Chances()
         self.now = self.began = 1_000_000.0
         self.trace: list[str] = []
+        #: What befell this run, so that a test can see that faults happen at all.
+        self.seen: Counter[str] = Counter()
         self.store = KubeStore(self.clock)
         self.store.auto_gc = False
         self.checks = Checks()
@@ -189,7 +192,9 @@ class World:
             return "down"
         if not self.chance(self.chances.api):
             return ""
-        return self.rng.choice(["before", "after" if write else "before"])
+        found = self.rng.choice(["before", "after" if write else "before"])
+        self.seen[f"api {found}"] += 1
+        return found
 
     def landed(self, calls: Calls, call: Call, changed: bool) -> None:
         """A write of an operator took effect."""
@@ -197,7 +202,8 @@ class World:
             return
         self.writes += 1
         self.note(f"{calls.owner.name} {call.verb} {call.kind.kind} {call.name} {call.subresource}".rstrip())
-        self.checks.landed(call, changed=changed, leads=calls.owner is self.operator)
+        self.seen[f"{call.verb} {call.kind.plural}"] += 1
+        self.checks.landed(call, changed=changed, leads=calls.owner is self.operator, excused=calls.owner.in_hand)
 
     def lag(self) -> float:
         return self.rng.choice([0.5, 1.0, 4.0]) if self.chance(self.chances.lag) else 0.0
@@ -214,12 +220,14 @@ class World:
                 continue
             if self.chance(c.pod):
                 self.nodes.kill(proc, 137, "OOMKilled")
+                self.seen["pod"] += 1
                 self.note(f"kill {proc.place[1]}")
             elif self.chance(c.sidecar):
                 proc.trainer.restart_sidecar()
         if self.chance(c.node):
             machine = self.rng.choice(list(self.nodes.machines.values()))
             if machine.lost_since is None:
+                self.seen["node"] += 1
                 self.nodes.lose(machine, cut=self.rng.random() < 0.5, off=self.rng.random() < 0.3)
                 self.note(f"lost {machine.name}")
         for machine in self.nodes.machines.values():
@@ -229,19 +237,22 @@ class World:
         if self.chance(c.evict):
             pods = [o for (k, _, _), o in self.store.objects.items() if k == PODS and not terminal(o)]
             if pods:
+                self.seen["evict"] += 1
                 self.nodes.evict(self.rng.choice(pods), "EvictionByEvictionAPI")
         if self.queued and self.chance(c.evict):
-            self.queue.evict()
+            self.seen["preempt"] += self.queue.evict()
         if self.chance(c.change):
             self.change()
         if self.chance(c.recreate) and self.stj is not None and not self.status.terminal:
             self.delete()
+            self.seen["recreate"] += 1
         if self.stj is None and (self.calm or self.rng.random() < 0.3):
             self.apply()
         if self.calm and self.stj is not None and self.stj["spec"].get("suspend"):
             self.edit(suspend=False)
         if self.chance(c.outage):
             self.down_until = self.now + self.rng.choice([2.0, 8.0])
+            self.seen["outage"] += 1
             self.note("the API server is away")
 
     # ---- the operator's life ------------------------------------------------------------------------------------
@@ -258,16 +269,21 @@ class World:
             return
         op = self.operator
         if self.chance(self.chances.cut):
+            self.seen["cut"] += 1
             op.cut(self.rng.choice([STJS, JOBS, PODS]), self.now + self.rng.choice([2.0, 6.0]))
         if self.chance(self.chances.kill):
             op.calls.killed_in = self.rng.randint(1, 12) / 2
-        if self.chance(self.chances.zombie) and op.freeze(self.rng.randint(0, 5)):
+        if self.chance(self.chances.zombie) and op.freeze_in < 0:
+            op.freeze_in = self.rng.randint(0, 8)
+        op.step()
+        if op.frozen:
+            self.seen["freeze"] += 1
             self.note(f"{op.name} freezes")
             self.zombies.append(Zombie(op, self.now + self.rng.choice([3.0, 10.0, 20.0])))
             self.operator, self.start_at = None, self.now + 2.0
             return
-        op.step()
         if op.dead:
+            self.seen["kill"] += 1
             self.note(f"{op.name} is killed")
             op.stop()
             self.operator, self.start_at = None, self.now + self.rng.choice([0.0, 1.0, 5.0])
@@ -277,7 +293,9 @@ class World:
         op = zombie.operator
         op.leads, op.guarded = False, self.rng.random() < 0.7
         self.note(f"{op.name} wakes")
+        op.in_hand = True
         op.thaw()
+        op.in_hand, op.guarded = False, True
         for key in op.view.keys():
             op.queue.add(key, self.now)
         op.step()
@@ -311,7 +329,8 @@ class World:
         if member is None or member.coordinator is None:
             return
         reply = member.coordinator.report(report, self.now)
-        self.checks.answer(report.job_uid, reply, leads=op is self.operator)
+        self.seen["fenced"] += reply.fenced
+        self.checks.answer(report, reply, leads=op is self.operator)
         self.send(proc, report, reply)
 
     def send(self, proc: Proc, report: PodReport, reply: Reply | None) -> None:
@@ -374,8 +393,9 @@ class World:
         return self
 
     def check_end(self) -> None:
-        """Exact, proven, nothing left over, and from then on nothing is written any more."""
+        """Exact, proven, well counted, nothing left over, and from then on nothing is written any more."""
         self.checks.complete(self.uid, self.status)
+        self.checks.counted(self.status, self.jobs.totals.get(self.uid, Totals()))
         for _ in range(30):
             self.tick()
         before = self.writes
