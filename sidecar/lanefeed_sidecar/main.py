@@ -14,6 +14,7 @@ from pathlib import Path
 from lanefeed_core.errors import CoreError
 from lanefeed_core.manifest import Manifest
 from lanefeed_core.podconfig import PodConfig
+from lanefeed_sidecar import early
 from lanefeed_sidecar.errors import ConfigError, SidecarError
 from lanefeed_sidecar.feed.seams import FeedEngine
 from lanefeed_sidecar.pipeline.stats import Stats
@@ -43,6 +44,9 @@ def serve(arguments: Sequence[str], make_engine: EngineFactory) -> int:
     parser = argparse.ArgumentParser(prog="lanefeed-sidecar", description=__doc__.partition("\n")[0])
     parser.add_argument("--config", required=True, type=Path, help="pod configuration (JSON)")
     parser.add_argument(
+        "--await", type=int, default=0, dest="starter", metavar="PID", help="wait for --config while this parent lives"
+    )
+    parser.add_argument(
         "--log-level", default=os.environ.get("LANEFEED_LOG_LEVEL", "INFO"), help="DEBUG, INFO, WARNING"
     )
     args = parser.parse_args(arguments)
@@ -50,6 +54,10 @@ def serve(arguments: Sequence[str], make_engine: EngineFactory) -> int:
     # The trainer may be another user of the same group.
     os.umask(0o007)
     try:
+        if args.starter:
+            _keep_freed_pages()
+            early.load()
+            early.await_file(args.config, args.starter)
         config = _read_config(args.config)
         _set_up_logging(config, args.log_level)
         return run(config, make_engine)
@@ -65,13 +73,19 @@ def serve(arguments: Sequence[str], make_engine: EngineFactory) -> int:
 
 
 def _engine(config: PodConfig, manifest: Manifest, stats: Stats) -> FeedEngine:
-    # Arrow's allocator gives freed pages back after 10 ms and takes them again for the next row group: 6 % of all CPU
-    # goes into clearing them. It reads this when pyarrow is loaded.
-    os.environ.setdefault("MIMALLOC_PURGE_DELAY", KEEP_FREED_PAGES)
+    _keep_freed_pages()
     # Here, so that pyarrow is loaded after a wrong configuration has been refused.
     from lanefeed_sidecar.pipeline.engine import Engine
 
     return Engine(config, manifest, stats=stats)
+
+
+def _keep_freed_pages() -> None:
+    """Arrow's allocator gives freed pages back after 10 ms and takes them again for the next row group.
+
+    6 % of all CPU would go into clearing them. It reads this when pyarrow is loaded.
+    """
+    os.environ.setdefault("MIMALLOC_PURGE_DELAY", KEEP_FREED_PAGES)
 
 
 def _read_config(path: Path) -> PodConfig:

@@ -201,20 +201,21 @@ class LocalSidecar:
             if self._restarts > MAX_RESTARTS:
                 raise SidecarError(f"the sidecar ended {self._restarts} times, the last time with: {reason}")
             log.warning("the sidecar ended with code %s and is started again: %s", self._process.returncode, reason)
-        manifest = self._index(folder.path)
-        config = self._config(folder.path, manifest)
         path = folder.path / "pod.json"
-        path.write_text(config.to_json())
-        with (folder.path / "sidecar.log").open("ab") as output:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "lanefeed_sidecar", "--config", str(path)],
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-                # Ctrl-C belongs to the trainer, which ends the sidecar when it leaves.
-                start_new_session=True,
-            )
-        self._await_lock(folder, self._process)
+        path.unlink(missing_ok=True)
+        # It loads its libraries while the dataset is indexed, then waits for its configuration.
+        process = _spawn(path, folder.path / "sidecar.log")
+        try:
+            config = self._config(folder.path, self._index(folder.path))
+            whole = path.with_suffix(".new")
+            whole.write_text(config.to_json())
+            whole.replace(path)
+        except BaseException:
+            process.kill()
+            process.wait()
+            raise
+        self._process = process
+        self._await_lock(folder, process)
 
     def _await_lock(self, folder: RunFolder, process: "subprocess.Popen[bytes]") -> None:
         """Until the sidecar holds its folder, so that no other rank starts a second one."""
@@ -292,6 +293,19 @@ class LocalSidecar:
             # torchrun's agent outlives its workers. Otherwise the one who starts the sidecar: where others share it and
             # go on without that one, they start it again.
             owner_pid=os.getppid() if place.together else os.getpid(),
+        )
+
+
+def _spawn(config: Path, log_file: Path) -> "subprocess.Popen[bytes]":
+    """A sidecar that will serve what `config` says once that is there."""
+    with log_file.open("ab") as output:
+        return subprocess.Popen(
+            [sys.executable, "-m", "lanefeed_sidecar", "--await", str(os.getpid()), "--config", str(config)],
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            # Ctrl-C belongs to the trainer, which ends the sidecar when it leaves.
+            start_new_session=True,
         )
 
 
