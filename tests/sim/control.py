@@ -123,7 +123,16 @@ class ControlPlane:
             failures=dict(kids.failures),
             disruptions=kids.disruptions,
             pods=tuple(
-                t.Pod(p.index, p.uid, p.phase, p.phase == "Running", exit_code=p.exit_code, lost_since=p.lost_since)
+                t.Pod(
+                    p.index,
+                    p.uid,
+                    p.phase,
+                    p.phase == "Running",
+                    exit_code=p.exit_code,
+                    started=p.started,
+                    lost_since=p.lost_since,
+                    leaves_by=p.leaves_by,
+                )
                 for p in kids.pods
             ),
             deleting=kids.deleting,

@@ -132,6 +132,9 @@ class Pod:
     zombie: bool = False
     lost_since: float | None = None
     ends_at: float | None = None
+    #: Evicted: the kubelet lets its ranks leave until then (preStop), and kills it.
+    leaves_by: float | None = None
+    flush_until: float = 0.0
     prune: bool = True
     #: Skip this many ids in ledgers (a planted fault).
     ledger_fault: bool = False

@@ -18,6 +18,7 @@ from sim.control import ControlPlane, Kids
 from sim.pods import EPOCHS, SIZE, Pod, Rank, Sidecar, Store, lanes_of
 
 TICK = 0.5
+FLUSH_SECONDS = 8.0
 
 
 @dataclass
@@ -34,6 +35,8 @@ class Chances:
     change: float = 0.015
     exit_zero: float = 0.0
     calm_after: float = 90.0
+    #: A drain, a preemption: asked to go, killed some seconds later.
+    evict: float = 0.003
 
 
 class World(ControlPlane):
@@ -46,6 +49,8 @@ class World(ControlPlane):
         self.last_batch = self.rng.choice(["Drop", "Partial", "Pad"])
         self.collective = self.rng.random() < 0.5
         self.prune = self.rng.random() < 0.7
+        #: As a Job does: who leaves with code 75 is replaced at once, also at a stop.
+        self.replaces = self.rng.random() < 0.5
         self.ranks_per_pod = self.rng.choice([1, 1, 2])
         self.now = 1_000_000.0
         self.began = self.now
@@ -97,8 +102,10 @@ class World(ControlPlane):
                     self.make(kids, index)
 
     def pod_ends(self, kids: Kids, pod: Pod) -> None:
-        pod.settle()
-        if pod.ends_at is not None and self.now >= pod.ends_at and pod.phase == "Running":
+        if not self.flushes(pod):
+            pod.settle()
+        ends = min(t for t in (pod.ends_at, pod.leaves_by, float("inf")) if t is not None)
+        if self.now >= ends and pod.phase == "Running":
             pod.phase, pod.disrupted = "Failed", True
         if pod.phase == "Running":
             return
@@ -111,13 +118,20 @@ class World(ControlPlane):
             kids.succeeded.add(pod.index)
             return
         kids.pods.remove(pod)
-        stopping = self.status.stop is not None
+        stopping = self.status.stop is not None and not self.replaces
         count = kids.failures.get(pod.index, 0)
         code = pod.exit_code if pod.exit_code is not None else -9
         what = verdict(code, count, 1000, disrupted=pod.disrupted, stopping=stopping)
         kids.failures[pod.index] = count + what.counts
         kids.disruptions += not what.counts
         kids.again[pod.index] = self.now + min(what.delay, 2.0) if what.verdict is Verdict.REPLACE else float("inf")
+
+    def flushes(self, pod: Pod) -> bool:
+        """The trainers have ended; the sidecar, and with it the pod, lives until its commits are acknowledged."""
+        if pod.phase != "Running" or any(r.alive for r in pod.ranks) or not pod.sidecar.pending:
+            return False
+        pod.flush_until = pod.flush_until or self.now + FLUSH_SECONDS
+        return self.now < pod.flush_until and not pod.sidecar.fenced
 
     def make(self, kids: Kids, index: int) -> None:
         self.number += 1
@@ -150,6 +164,8 @@ class World(ControlPlane):
                     pod.restart_sidecar()
                 elif self.rng.random() < self.chances.node and pod.lost_since is None:
                     pod.lost_since = self.now
+                elif self.rng.random() < self.chances.evict and pod.leaves_by is None:
+                    pod.leaves_by = self.now + self.rng.choice([1.0, 9.0, 20.0, 40.0])
         if self.rng.random() < self.chances.change and not self.calm:
             self.change()
         if self.calm:
