@@ -1,7 +1,8 @@
 """Facts of one job's Jobs and Pods -> what reconcile sees. Pure: the time is an argument. Called by the controller.
 
-Only what is ours counts: a Job with the job's UID in its annotation and as its controlling owner, pods with that
-annotation whose controlling owner is this Job. Anything else of a name that we need is in the way (`NameConflict`).
+Only what is ours counts: a Job with the job's UID in its annotation and as its controlling owner, pods whose
+controlling owner is this Job (or, where that is gone, with the job's UID in their annotation). Anything else of a name
+that we need is in the way (`NameConflict`).
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -36,7 +37,7 @@ class World:
     def __post_init__(self) -> None:
         """Sort the pods by the Job that owns them."""
         for pod in self.pods:
-            if pod.job_uid == self.uid and pod.job == self.name:
+            if pod.job == self.name:
                 self._by_owner.setdefault(pod.owner_uid, []).append(pod)
 
     def our_jobs(self, role: str) -> list[JobFacts]:
@@ -55,18 +56,22 @@ class World:
         """Training pods whose Job is gone: they may live on, and nothing else may start until they have ended."""
         known = {job.uid for job in self.our_jobs("pods")}
         found = [pod for owner, pods in self._by_owner.items() if owner not in known for pod in pods]
-        return [
-            pod
-            for pod in found
-            if pod.role == "pods" and pod.generation and pod.owner_name == names.pods_name(self.name, pod.generation)
-        ]
+        return [pod for pod in found if pod.job_uid == self.uid and self._trains(pod)]
+
+    def _trains(self, pod: PodFacts) -> bool:
+        """Whether it was made by the Indexed Job of a plan, by the names of both."""
+        return (
+            pod.role == "pods"
+            and 0 < pod.generation <= names.MAX_GENERATION
+            and (pod.owner_name == names.pods_name(self.name, pod.generation))
+        )
 
 
 def children(world: World) -> dict[int, Children]:
     """Plan generation -> its Indexed Job and pods, for as long as the Job exists or a pod of it lives."""
     found: dict[int, Children] = {}
     for job in world.our_jobs("pods"):
-        if job.generation and job.name == names.pods_name(world.name, job.generation):
+        if 0 < job.generation <= names.MAX_GENERATION and job.name == names.pods_name(world.name, job.generation):
             found[job.generation] = _children(world, job, world.pods_of(job))
     orphans: dict[int, list[PodFacts]] = {}
     for pod in world.orphans():
@@ -197,7 +202,10 @@ def index_set(text: str) -> frozenset[int]:
 
 
 def indexer_info(world: World, job: JobFacts) -> ManifestInfo | None:
-    """An indexer Job that has failed, in its last pod's words; None while it may still succeed."""
+    """An indexer Job that has ended without a manifest, in its last pod's words; None while it may still succeed."""
+    if job.complete:
+        text = f"the indexer {job.name} has ended, and no manifest of it has arrived: does its image "
+        return ManifestInfo(error=f"{text}(spec.sidecar.image) fit this operator's release?", retryable=True)
     if job.gave_up is None:
         return None
     dead = [pod for pod in world.pods_of(job) if not _alive(pod)]

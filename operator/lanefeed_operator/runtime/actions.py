@@ -58,6 +58,8 @@ log = logging.getLogger(__name__)
 ASK_AGAIN_SECONDS = 10.0
 #: Children of a former job of the same name are waited for this long, then shown as what is in the way.
 FORMER_SECONDS = 60.0
+#: An indexer that failed is made again after so long, doubled each time.
+FIRST_INDEX_WAIT, MAX_INDEX_WAIT = 10.0, 300.0
 #: What a job may have asked to be deleted; the oldest are forgotten.
 MAX_ASKED = 64
 INVALID_TEMPLATE = "InvalidPodTemplate"
@@ -125,19 +127,22 @@ class Actions:
     # ---- the manifest ------------------------------------------------------------------------------------------
 
     def _build_manifest(self, scene: Scene) -> bool:
-        """One indexer Job at a time; one that has ended without a manifest makes room for the next."""
-        member, job = scene.member, scene.job
-        body = indexer(job, self._settings)
+        """One indexer at a time; one that has ended without a manifest makes room for the next, ever more slowly."""
+        member = scene.member
+        body = indexer(scene.job, self._settings)
         old = next((x for x in scene.world.our_jobs("indexer") if x.name == body["metadata"]["name"]), None)
-        if old is not None and not (old.complete or old.gave_up is not None or old.deleted is not None):
-            return False
         if old is not None:
-            self._delete(scene, JOBS, old, "Background")
+            over = old.complete or old.gave_up is not None
+            if over and old.deleted is None and scene.now >= member.index_after:
+                self._delete(scene, JOBS, old, "Background")
             return False
         self._trust(scene)
         made, new = self._make(scene, JOBS, body)
         self._view.put(JOBS, made)
         if new:
+            member.index_tries += 1
+            wait = min(MAX_INDEX_WAIT, FIRST_INDEX_WAIT * 2.0 ** min(member.index_tries - 1, 10))
+            member.index_after = scene.now + wait
             with member.lock:
                 # What a former try said is over.
                 member.info = member.info if member.chunks else None

@@ -45,6 +45,9 @@ class Member:
     chunks: int = 0
     #: The manifest was looked for in the cluster.
     looked: bool = False
+    #: Indexers made by this process, and when the next one may be.
+    index_tries: int = 0
+    index_after: float = 0.0
     #: Digest that the job is bound to, "" while it is not.
     bound: str = ""
     #: Plan generations whose document is there -> what its sidecars start from.
