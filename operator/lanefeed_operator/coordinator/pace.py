@@ -1,13 +1,13 @@
 """How often sidecars shall report: told to them in every answer, and longer the more of them there are.
 
-A report costs about a third of a millisecond of CPU, so two a second of 64,000 pods cannot be taken; what a person or
+A report costs about half a millisecond of CPU (bench/reports.py), so two a second of 64,000 pods cannot be taken; what a person or
 reconcile wants to see needs no more than one every few seconds, and news (commits, ends, failures) are sent at once
 whatever the pace. Pure: the time, and the chance that spreads pods apart, are arguments. Used by `service`.
 """
 
 __all__ = ["Pacer"]
 
-#: Reports a second that the service is willing to take: about a sixth of a core.
+#: Reports a second that the service is willing to take: about a quarter of a core.
 REPORTS_PER_SECOND = 500.0
 #: Below this pods keep their own pace.
 LEAST_SECONDS = 0.5
