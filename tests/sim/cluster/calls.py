@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from lanefeed_operator.kube.api import Kind, Object, TokenOwner, Unreachable
+from lanefeed_operator.kube.api import ApiError, Kind, Object, TokenOwner, Unreachable
 from support.kube_store import KubeStore
 
 
@@ -97,7 +97,11 @@ class Calls:
         if fault == "down":
             raise Unreachable("connection refused")
         before = self.store.version
-        result = effect()
+        try:
+            result = effect()
+        except ApiError as error:
+            self.world.seen[type(error).__name__] += 1
+            raise
         if call is not None:
             self.world.landed(self, call, self.store.version != before)
         self._step()

@@ -1,0 +1,63 @@
+"""Seeded runs of the production operator in a simulated cluster under every fault that we know of."""
+
+import logging
+import os
+from collections import Counter
+from collections.abc import Iterator
+
+import pytest
+
+from sim.cluster.world import CALM, World
+
+#: `.ci/run` asks for 2,000.
+SEEDS = int(os.environ.get("LANEFEED_SIM_SEEDS", "60"))
+BLOCK = 20
+
+
+@pytest.fixture(autouse=True)
+def quiet() -> Iterator[None]:
+    """What operators log about API servers that are away is not of interest here."""
+    logging.disable(logging.CRITICAL)
+    yield
+    logging.disable(logging.NOTSET)
+
+
+def run(seed: int) -> World:
+    """One whole run, with the seed in the complaint."""
+    world = World(seed)
+    try:
+        world.run().check_end()
+    except AssertionError as error:
+        raise AssertionError(f"seed {seed}: {error}\n{world.describe()}") from error
+    finally:
+        world.close()
+    return world
+
+
+@pytest.mark.parametrize("first", range(0, SEEDS, BLOCK))
+def test_any_faults_give_the_uninterrupted_order_and_a_proof(first: int) -> None:
+    seen: Counter[str] = Counter()
+    for seed in range(first, min(first + BLOCK, SEEDS)):
+        seen += run(seed).seen
+    # A simulation in which nothing happens proves nothing.
+    for what in ("kill", "freeze", "cut", "node", "pod", "fenced", "Conflict", "api after", "delete jobs"):
+        assert seen[what] or SEEDS < BLOCK, f"not one {what} in {BLOCK} seeds: {seen}"
+
+
+def test_same_seed_same_trace() -> None:
+    first, second = run(7), run(7)
+    assert first.trace == second.trace
+    assert first.status == second.status
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_calm_job_takes_one_plan_and_few_writes(seed: int) -> None:
+    """With no faults: one plan generation, no restart, and about one write of progress in ten seconds."""
+    world = World(seed, CALM, replicas=2)
+    world.run().check_end()
+    world.close()
+    assert world.status.plan.generation == 1
+    assert (world.status.restarts.failures, world.status.restarts.disruptions) == (0, 0)
+    assert world.seen["create jobs"] == 2
+    assert world.seen["replace_status shardedtrainingjobs"] <= 18
+    assert not world.seen["Conflict"]
