@@ -1,8 +1,8 @@
 """How often sidecars shall report: told to them in every answer, and longer the more of them there are.
 
-A report costs about half a millisecond of CPU (bench/reports.py), so two a second of 64,000 pods cannot be taken; what a person or
-reconcile wants to see needs no more than one every few seconds, and news (commits, ends, failures) are sent at once
-whatever the pace. Pure: the time, and the chance that spreads pods apart, are arguments. Used by `service`.
+A report costs about half a millisecond of CPU (bench/reports.py), so two a second of 64,000 pods cannot be taken. What
+a person or reconcile wants to see needs no more than one every few seconds, and news (commits, ends, failures) are sent
+at once whatever the pace. Pure: the time, and the chance that spreads pods apart, are arguments. Used by `handlers`.
 """
 
 __all__ = ["Pacer"]
