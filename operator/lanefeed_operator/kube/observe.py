@@ -9,7 +9,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from lanefeed_operator.kube.facts import JobFacts, NodeFacts, PodFacts, seconds
-from lanefeed_operator.reconcile.types import EXIT_STOPPED, FAILED, Children, ManifestInfo, Pod, Trouble, Why
+from lanefeed_operator.kube.podstate import ON_THE_WAY
+from lanefeed_operator.reconcile.types import EXIT_STOPPED, FAILED, Children, ManifestInfo, Pod, Why
 from lanefeed_operator.render import names
 
 __all__ = ["EXIT_HOPELESS", "World", "children", "index_set", "indexer_info", "indexer_trouble", "living"]
@@ -161,7 +162,7 @@ def _pod(world: World, pod: PodFacts) -> Pod:
         started=pod.created or None,
         lost_since=_lost(world, pod) if alive else None,
         leaves_by=pod.deleted if alive else None,
-        troubles=(*state.troubles, *_creating(world, pod)) if alive else (),
+        troubles=state.troubles if alive else (),
         name=pod.name,
     )
 
@@ -172,18 +173,6 @@ def _lost(world: World, pod: PodFacts) -> float | None:
         return pod.deleted if pod.deleted is not None and world.now > pod.deleted else None
     node = world.nodes.get(pod.node)
     return node.lost_since if node is not None else None
-
-
-def _creating(world: World, pod: PodFacts) -> list[Trouble]:
-    """Its status says no more than that; the rest is in the pod's events."""
-    placed = seconds(pod.state.placed_since)
-    if not pod.state.creating or placed is None or world.now - placed < CREATING_SECONDS:
-        return []
-    text = (
-        f"its containers have not been made for over {CREATING_SECONDS:.0f} s on node {pod.node or '?'}: a Secret, "
-        f"ConfigMap or volume that it mounts may be missing; `kubectl describe pod {pod.name}` says which"
-    )
-    return [Trouble("ContainerCreating", message=text)]
 
 
 def index_set(text: str) -> frozenset[int]:
@@ -231,9 +220,13 @@ def _said(pod: PodFacts | None) -> str:
 def indexer_trouble(world: World, job: JobFacts) -> Why | None:
     """What holds up an indexer that has not failed."""
     alive = [pod for pod in world.pods_of(job) if _alive(pod)]
-    for pod in sorted(alive, key=lambda pod: pod.created)[-1:]:
-        for trouble in _pod(world, pod).troubles:
-            where = f"container {trouble.container}: " if trouble.container else ""
-            text = f"the indexer's pod {pod.name} cannot run: {where}{trouble.reason}"
-            return Why(trouble.reason, f"{text}: {trouble.message}" if trouble.message else text)
+    last = max(alive, key=lambda pod: pod.created, default=None)
+    for trouble in last.state.troubles if last else ():
+        lasting = trouble.reason not in ON_THE_WAY
+        if last is None or not (lasting or world.now - last.created > CREATING_SECONDS):
+            continue
+        where = f"container {trouble.container}: " if trouble.container else ""
+        text = f"the indexer's pod {last.name} cannot run: {where}{trouble.reason}"
+        help_ = f"see `kubectl describe -n {job.namespace} pod {last.name}`"
+        return Why(trouble.reason, f"{text}: {trouble.message}; {help_}" if trouble.message else f"{text}; {help_}")
     return None

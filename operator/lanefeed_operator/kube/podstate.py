@@ -10,9 +10,9 @@ from lanefeed_operator.kube.api import Object
 from lanefeed_operator.reconcile.types import FAILED, PENDING, RUNNING, SUCCEEDED, Trouble
 from lanefeed_operator.render import constants as c
 
-__all__ = ["PodState", "pod_state"]
+__all__ = ["ON_THE_WAY", "PodState", "pod_state"]
 
-#: Words of a container that is on its way; said only where they last (`observe`).
+#: Words of a container that is on its way: trouble only where they last, which is for others to judge.
 ON_THE_WAY = ("ContainerCreating", "PodInitializing")
 PULLING = ("ImagePullBackOff", "ErrImagePull")
 MESSAGE_CHARS = 512
@@ -34,10 +34,6 @@ class PodState:
     troubles: tuple[Trouble, ...] = ()
     #: When no node was found for it.
     unplaced_since: str = ""
-    #: When a node was found; "": it has none.
-    placed_since: str = ""
-    #: A node has it, and none of its containers was made yet.
-    creating: bool = False
     #: Last words of a sidecar that has ended for good (lanefeed_core.lastwords), whole.
     words: str = ""
 
@@ -52,7 +48,6 @@ def pod_state(raw: Object) -> PodState:
     dead = phase in (SUCCEEDED, FAILED)
     reason, message = _ending(status) if dead else ("", "")
     scheduled = conditions.get("PodScheduled") or {}
-    placed = scheduled.get("status") == "True"
     unplaced = not dead and scheduled.get("status") == "False" and scheduled.get("reason") == "Unschedulable"
     return PodState(
         phase=phase,
@@ -63,8 +58,6 @@ def pod_state(raw: Object) -> PodState:
         disrupted=_true(conditions.get("DisruptionTarget")),
         troubles=() if dead else tuple(_troubles(status, scheduled))[:MAX_TROUBLES],
         unplaced_since=(scheduled.get("lastTransitionTime") or "") if unplaced else "",
-        placed_since=(scheduled.get("lastTransitionTime") or "") if placed else "",
-        creating=phase == PENDING and placed and all(map(_creating, _containers(status))),
         words=_last_words(status),
     )
 
@@ -85,11 +78,6 @@ def _true(condition: Mapping[str, Any] | None) -> bool:
 
 def _containers(status: Object) -> list[Object]:
     return [*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())]
-
-
-def _creating(container: Object) -> bool:
-    waiting = (container.get("state") or {}).get("waiting")
-    return waiting is not None and (waiting.get("reason") or "") in ("", *ON_THE_WAY)
 
 
 def _terminated(container: Object) -> Object | None:
@@ -159,7 +147,7 @@ def _trouble(container: Object) -> Trouble | None:
     waiting: Object = state.get("waiting") or {}
     reason = waiting.get("reason") or ""
     restarts = int(container.get("restartCount") or 0)
-    if reason and reason not in ON_THE_WAY:
+    if reason:
         said = last.get("message") if reason == "CrashLoopBackOff" and last.get("message") else waiting.get("message")
     elif restarts and last and not container.get("ready"):
         # It runs again and is not well yet: its last words say why.

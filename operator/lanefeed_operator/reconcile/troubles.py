@@ -6,6 +6,7 @@ not made, that stay in ContainerCreating, trainers that run and never connect.
 
 from collections.abc import Iterator
 
+from lanefeed_operator.api.status import from_time
 from lanefeed_operator.reconcile.context import Pass
 from lanefeed_operator.reconcile.failures import ending, last_dead, read_log
 from lanefeed_operator.reconcile.types import Children, Pod, Trouble, Why
@@ -100,6 +101,9 @@ def _unconnected(p: Pass, children: Children) -> Iterator[Why]:
     feed = p.observed.feed
     world = children.replicas * p.status.plan.ranks_per_replica
     here = len(feed.ranks) if feed.plan_generation == p.generation else 0
+    if not here and from_time(p.status.progress.time) > from_time(p.status.plan.time):
+        # They were heard of in this plan, by a control plane before this one: their next reports are on the way.
+        return
     if here < world and _over(p, max(made)):
         yield Why(
             "TrainerNotConnected",

@@ -41,8 +41,8 @@ UNSYNCED_SECONDS = 0.5
 REFUSED_SECONDS = 30.0
 #: A running job is looked at this often for its progress; reports of progress alone wake nobody.
 PROGRESS_SECONDS = 10.0
-#: While something is not running yet: troubles that show by lasting.
-WAITING_SECONDS = 5.0
+#: An indexer that waits for a volume shows it only by waiting.
+INDEXING_SECONDS = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -305,8 +305,8 @@ class Controller:
         if not decision.status.terminal:
             if feed.ranks:
                 wakes.append(PROGRESS_SECONDS)
-            if any(pod.alive and not pod.ready for found in seen.values() for pod in found.pods):
-                wakes.append(WAITING_SECONDS)
+            if p.member.info is None:
+                wakes.append(INDEXING_SECONDS)
         elif not any(found.alive for found in seen.values()):
             # Nobody is left to report.
             p.member.coordinator = None

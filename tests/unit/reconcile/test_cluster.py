@@ -191,6 +191,19 @@ def test_what_kubernetes_does_not_say_is_said_after_a_while(what: str) -> None:
         assert shell.status.reason == ""
 
 
+def test_a_new_control_plane_does_not_call_running_ranks_unconnected() -> None:
+    """Its first passes come before the first reports; the status knows that the ranks were heard of in this plan."""
+    shell = Shell(make_job()).run()
+    shell.now += 20.5
+    shell.feed(ranks={rank: view(rank, consumed=5) for rank in range(2)})
+    shell.passes()
+    shell.observe(children={1: kids(pods=tuple(pod(i, started=NOW) for i in range(2)))})
+    shell.feed(ranks={})
+    shell.now += 20.5
+    shell.passes()
+    assert shell.status.reason == ""
+
+
 def test_an_index_that_fails_names_its_log() -> None:
     shell = Shell(make_job()).run()
     dead = pod(1, "Failed", name="j-1-1-x", exit_code=137, reason="OOMKilled")
