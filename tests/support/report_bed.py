@@ -139,6 +139,7 @@ class Bed:
         self.api, self.jobs = Api(), Jobs()
         self.lifetimes, self.renew_seconds = lifetimes or Lifetimes(), renew_seconds
         self.certificates = self.make_certificates()
+        self.gate: TokenAuthenticator | None = None
         self.server: Server | None = None
         self.port = 0
 
@@ -148,7 +149,7 @@ class Bed:
 
     def up(self) -> None:
         """Start, at the same port as before."""
-        gate = TokenAuthenticator(self.api, AUDIENCE)
+        gate = TokenAuthenticator(self.api, AUDIENCE) if self.gate is None else self.gate
         address = f"127.0.0.1:{self.port}"
         self.server = serve_cluster(
             self.jobs, address, self.certificates, gate, time.time, renew_seconds=self.renew_seconds

@@ -80,7 +80,9 @@ class TokenAuthenticator:
         self._known: dict[bytes, tuple[float, Caller]] = {}
         self._refused: dict[bytes, tuple[float, str]] = {}
 
-    def __len__(self) -> int:
+    @property
+    def size(self) -> int:
+        """Tokens whose owner is remembered."""
         return len(self._known)
 
     def known(self, token: str) -> Caller | None:
