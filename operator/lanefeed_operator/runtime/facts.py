@@ -88,12 +88,13 @@ class JobFacts:
         with self._lock:
             self._jobs.pop(uid, None)
 
-    def keep(self, uids: Set[str], namespace: str) -> None:
-        """Of a namespace ("": of all) only these jobs exist."""
+    def keep(self, uids: Set[str], namespace: str) -> list[str]:
+        """Of a namespace ("": of all) only these jobs exist; those that were forgotten."""
         with self._lock:
             gone = [uid for uid, job in self._jobs.items() if namespace in ("", job.namespace) and uid not in uids]
             for uid in gone:
                 del self._jobs[uid]
+        return gone
 
     def all(self, now: float) -> list[Seen]:
         """Every job, as of now."""
@@ -118,7 +119,7 @@ class JobFacts:
         plan = status.get("plan") or {}
         job.state = status.get("state") or "Pending"
         job.plan_generation = status.get("planGeneration", 0)
-        job.planned = from_time(plan.get("time", ""))
+        job.planned = _time(plan.get("time"))
         job.budget_left = max(0, spec.get("maxRestarts", 3) - max((plan.get("failures") or {}).values(), default=0))
         step = (status.get("cursor") or {}).get("totalStep", 0)
         if step != job.step:
@@ -139,6 +140,14 @@ def _seen(job: _Job, now: float) -> Seen:
         commit_age=age if job.state == "Running" else None,
         budget_left=None if over else job.budget_left,
     )
+
+
+def _time(text: Any) -> float:
+    """Seconds since 1970; 0 where somebody wrote no time there."""
+    try:
+        return from_time(text or "")
+    except (ValueError, TypeError):
+        return 0.0
 
 
 def _counts(status: dict[str, Any]) -> dict[str, int]:

@@ -22,9 +22,9 @@ class GuardedApi:
         api: KubeApi,
         *,
         may_write: Callable[[], bool],
-        wrote_status: Callable[[ApiError | None], None] = lambda _: None,
+        wrote_status: Callable[[ApiError | None, Object], None] = lambda *_: None,
     ) -> None:
-        """`may_write` is asked right before each write."""
+        """`may_write` is asked right before each write; `wrote_status(error, job)` is told of those of a job."""
         self._api, self._may_write, self._wrote_status = api, may_write, wrote_status
 
     def get(self, kind: Kind, namespace: str, name: str) -> Object:
@@ -52,10 +52,10 @@ class GuardedApi:
             written = self._api.replace_status(kind, namespace, body)
         except ApiError as error:
             if kind == STJS:
-                self._wrote_status(error)
+                self._wrote_status(error, body)
             raise
         if kind == STJS:
-            self._wrote_status(None)
+            self._wrote_status(None, written)
         return written
 
     def patch(self, kind: Kind, namespace: str, name: str, patch: Object, *, subresource: str = "") -> Object:

@@ -15,9 +15,10 @@ from collections.abc import Mapping, Sequence
 from types import FrameType
 
 from lanefeed_operator.errors import OperatorError
-from lanefeed_operator.kube.api import NODES, STJS, ApiError, Forbidden, Kind, KubeApi, NotFound
+from lanefeed_operator.kube.api import NODES, STJS, ApiError, Forbidden, Kind, KubeApi, NotFound, Object
 from lanefeed_operator.kube.client import Client, connect
 from lanefeed_operator.runtime import logs
+from lanefeed_operator.runtime.decisions import Decisions
 from lanefeed_operator.runtime.guard import GuardedApi
 from lanefeed_operator.runtime.health import Health, api_answers
 from lanefeed_operator.runtime.http import HttpServer
@@ -67,7 +68,7 @@ class Process:
         self._begun = time.monotonic()
         self._stop = threading.Event()
         self._code = 0
-        self.metrics, self.health = Metrics(), Health()
+        self.metrics, self.health, self.decisions = Metrics(), Health(), Decisions()
         self._leader: Leader | None = None
         self._parts: Parts | None = None
         self._servers: list[HttpServer] = []
@@ -121,11 +122,9 @@ class Process:
         if kinds is None or not self._await_lead(client):
             return
         leader = self._leader
-        api = GuardedApi(
-            client, may_write=leader.valid if leader else lambda: True, wrote_status=self.metrics.wrote_status
-        )
+        api = GuardedApi(client, may_write=leader.valid if leader else lambda: True, wrote_status=self._wrote_status)
         self.health.waiting("starting: jobs and pods are being listed")
-        parts = self._parts = Parts(s, api, self.metrics, kinds, self.end)
+        parts = self._parts = Parts(s, api, self.metrics, self.decisions, kinds, self.end)
         self.health.queue, self.health.watches = parts.workers.state, parts.watches.ages
         namespace = s.watch_namespaces[0] if s.watch_namespaces else s.namespace
         self.health.api_answers = api_answers(client, namespace)
@@ -209,6 +208,11 @@ class Process:
             server.close()
         what = "" if finished else "; a pass did not end in time: the next operator begins it anew"
         log.info("ended in %.1f s%s", time.monotonic() - begun, what)
+
+    def _wrote_status(self, error: ApiError | None, job: Object) -> None:
+        self.metrics.wrote_status(error)
+        if error is None:
+            self.decisions.wrote(job)
 
     def _described(self) -> str:
         s = self._settings

@@ -14,6 +14,7 @@ from lanefeed_operator.coordinator.cluster import serve_cluster
 from lanefeed_operator.coordinator.service import Server
 from lanefeed_operator.kube.api import Kind
 from lanefeed_operator.runtime.controller import Controller
+from lanefeed_operator.runtime.decisions import Decisions
 from lanefeed_operator.runtime.feed import Feed
 from lanefeed_operator.runtime.guard import GuardedApi
 from lanefeed_operator.runtime.metrics import Metrics
@@ -42,6 +43,7 @@ class Parts:
         settings: OperatorSettings,
         api: GuardedApi,
         metrics: Metrics,
+        decisions: Decisions,
         kinds: Sequence[Kind],
         end: Callable[[str, int], None],
     ) -> None:
@@ -52,7 +54,7 @@ class Parts:
         controller = Controller(api, self.view, self.registry, settings.render, time.time)
         self.workers = Workers(controller.run_pass, threads=settings.workers, passed=self._passed)
         self.registry.on_change = self.workers.wake
-        feed = Feed(self.view, metrics.facts, self.workers.wake)
+        feed = Feed(self.view, metrics.facts, decisions, self.workers.wake)
         self._resync = Resync(
             api,
             feed,

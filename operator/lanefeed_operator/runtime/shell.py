@@ -84,7 +84,8 @@ class Shell:
 
     def join(self, seconds: float) -> None:
         """Wait until the watches have ended, at most so long."""
-        self._thread.join(seconds)
+        if self._thread.ident is not None:
+            self._thread.join(seconds)
 
     # ---- kopf ------------------------------------------------------------------------------------------------------
 

@@ -142,15 +142,16 @@ class Workers:
             return "error", None, None
         except Exception:
             # A fault of ours in one job's pass must not take the others down; it is counted, and alerted on.
-            log.exception("job %s/%s: the pass broke; it is tried again", *key, extra=_who(key))
+            self._say(key, logging.ERROR, "the pass broke, a fault of the operator's", trace=True)
             return "crash", None, None
 
-    def _say(self, key: JobKey, level: int, text: str) -> None:
+    def _say(self, key: JobKey, level: int, text: str, *, trace: bool = False) -> None:
         """The first failure, then the 2nd, 4th, 8th, ... in a row: a night without API server fits a screen."""
         with self._changed:
             number = self._failures[key] = self._failures.get(key, 0) + 1
         if number & (number - 1) == 0:
-            log.log(level, "job %s/%s: pass failed (%d in a row), trying on: %s", *key, number, text, extra=_who(key))
+            line = "job %s/%s: pass failed (%d in a row), trying on: %s"
+            log.log(level, line, *key, number, text, extra=_who(key), exc_info=trace)
 
 
 def _who(key: JobKey) -> dict[str, str]:
