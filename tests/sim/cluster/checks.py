@@ -30,6 +30,8 @@ class Checks:
         self.may_fail: set[str] = set()
         #: Plans of which a process that had lost its lead made something.
         self.late: set[tuple[str, int]] = set()
+        #: UIDs of ShardedTrainingJobs that exist.
+        self.living: set[str] = set()
         #: UIDs of pods that an operator gave up because their node is lost.
         self.freed: set[str] = set()
         #: Highest total step that was ever persisted as a commit.
@@ -40,6 +42,7 @@ class Checks:
         if kind != STJS:
             return
         uid = o["metadata"]["uid"]
+        (self.living.discard if event == "DELETED" else self.living.add)(uid)
         if event == "ADDED":
             self.files.setdefault(uid, Store())
             self.names[uid] = (o["metadata"]["namespace"], o["metadata"]["name"])
@@ -89,6 +92,8 @@ class Checks:
         if c.PLAN_LABEL not in labels:
             return
         assert not call.body.get("spec", {}).get("suspend"), "a child is not ours to suspend"
+        owner = call.body["metadata"]["ownerReferences"][0]["uid"]
+        assert call.kind != JOBS or excused or owner in self.living, f"{call.name} was made for a job that is gone"
         uid, generation = call.body["metadata"]["annotations"][c.UID_ANNOTATION], int(labels[c.PLAN_LABEL])
         known = self.stored.get(uid, Status()).plan.generation
         assert known >= generation, f"{call.name} was made before plan generation {generation} was written ({known})"
@@ -153,4 +158,6 @@ class Checks:
             if kind == JOBS and c.PLAN_LABEL in labels:
                 uid = o["metadata"]["annotations"][c.UID_ANNOTATION]
                 last = self.stored[uid].plan.generation
-                assert int(labels[c.PLAN_LABEL]) == last, f"{o['metadata']['name']} is left over, the last plan is {last}"
+                assert int(labels[c.PLAN_LABEL]) == last, (
+                    f"{o['metadata']['name']} is left over, the last plan is {last}"
+                )

@@ -149,7 +149,9 @@ class JobController:
         conditions = [c for c in job.get("status", {}).get("conditions", ()) if c["type"] != "Suspended"]
         suspended = bool(job["spec"].get("suspend"))
         if suspended or condition(job, "Suspended", "False") or condition(job, "Suspended"):
-            conditions.append(self.told(job, "Suspended", str(suspended), "JobSuspended" if suspended else "JobResumed"))
+            conditions.append(
+                self.told(job, "Suspended", str(suspended), "JobSuspended" if suspended else "JobResumed")
+            )
         done = len(m.succeeded & set(range(size))) >= size
         for early, final, true in (("SuccessCriteriaMet", "Complete", done), ("FailureTarget", "Failed", bool(m.why))):
             reason, message = m.why or ("CompletionsReached", "Reached expected number of succeeded pods")
@@ -186,7 +188,9 @@ class JobController:
 def verdict(job: Object, pod: Object) -> str:
     """What podFailurePolicy says of a failed pod: Ignore, FailJob or Count."""
     conditions = {(c["type"], c["status"]) for c in pod["status"].get("conditions", ())}
-    codes = {s["name"]: s["state"]["terminated"]["exitCode"] for s in statuses(pod) if "terminated" in s.get("state", {})}
+    codes = {
+        s["name"]: s["state"]["terminated"]["exitCode"] for s in statuses(pod) if "terminated" in s.get("state", {})
+    }
     for rule in (job["spec"].get("podFailurePolicy") or {}).get("rules", ()):
         for wanted in rule.get("onPodConditions", ()):
             if (wanted["type"], wanted.get("status", "True")) in conditions:
@@ -195,8 +199,10 @@ def verdict(job: Object, pod: Object) -> str:
         if wanted is None:
             continue
         for name, code in codes.items():
-            if code and wanted.get("containerName", name) == name and (code in wanted["values"]) == (
-                wanted["operator"] == "In"
+            if (
+                code
+                and wanted.get("containerName", name) == name
+                and (code in wanted["values"]) == (wanted["operator"] == "In")
             ):
                 return str(rule["action"])
     return "Count"

@@ -109,11 +109,18 @@ class Nodes:
             self.ended(where(pod), None)
             return
         free = [m for m in self.machines.values() if m.lost_since is None and self.used(m, pods) < m.slots]
-        told = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0 nodes are available"}
+        told = {
+            "type": "PodScheduled",
+            "status": "False",
+            "reason": "Unschedulable",
+            "message": "0 nodes are available",
+        }
         if not free:
             if not any(x["type"] == "PodScheduled" for x in pod.get("status", {}).get("conditions", ())):
                 told["lastTransitionTime"] = self.store.timestamp()
-                self.store.mutate(PODS, *where(pod), lambda o: o.update(status={"phase": "Pending", "conditions": [told]}))
+                self.store.mutate(
+                    PODS, *where(pod), lambda o: o.update(status={"phase": "Pending", "conditions": [told]})
+                )
             return
         node = self.rng.choice(free).name
         told |= {"status": "True", "reason": "", "message": "", "lastTransitionTime": self.store.timestamp()}

@@ -125,7 +125,9 @@ class World:
             self.note(f"{event} {kind.kind} {o['metadata']['name']}")
         elif kind == STJS:
             plan = o.get("status", {}).get("plan", {})
-            self.note(f"{o.get('status', {}).get('state')} g{plan.get('generation')} rv{o['metadata']['resourceVersion']}")
+            self.note(
+                f"{o.get('status', {}).get('state')} g{plan.get('generation')} rv{o['metadata']['resourceVersion']}"
+            )
 
     # ---- users --------------------------------------------------------------------------------------------------
 
