@@ -7,6 +7,7 @@ know. Every call has a deadline. What may be repeated without harm is tried a fe
 
 import json
 import logging
+import os
 import time
 from collections.abc import Callable, Iterator, Mapping
 from email.utils import parsedate_to_datetime
@@ -74,8 +75,6 @@ def configuration(kubeconfig: str | None, context: str | None, pool: int) -> Con
 
 
 def _in_cluster() -> bool:
-    import os
-
     return "KUBERNETES_SERVICE_HOST" in os.environ
 
 
@@ -113,7 +112,10 @@ class Client:
 
     def list(self, kind: Kind, namespace: str = "", *, labels: str = "") -> "Objects":
         """All objects, read in chunks."""
-        return [*self.scan(kind, namespace, labels=labels)]
+        found = {}
+        for item in self.scan(kind, namespace, labels=labels):
+            found[item["metadata"].get("namespace", ""), item["metadata"]["name"]] = item
+        return list(found.values())
 
     def scan(self, kind: Kind, namespace: str = "", *, labels: str = "") -> Iterator[Object]:
         """As `list`, a chunk at a time: at most `CHUNK` raw objects are held. May yield an object twice."""

@@ -93,7 +93,7 @@ def children(world: World) -> dict[int, Children]:
 
 def _children(world: World, job: JobFacts, pods: Sequence[PodFacts]) -> Children:
     pods = [pod for pod in pods if 0 <= pod.index < job.completions]
-    failures, ignored = _counts(pods)
+    failures, ignored = _counts(pods, ending=job.deleted is not None)
     failed = index_set(job.failed)
     told = _told(pods)
     return Children(
@@ -114,12 +114,15 @@ def _children(world: World, job: JobFacts, pods: Sequence[PodFacts]) -> Children
     )
 
 
-def _counts(pods: Iterable[PodFacts]) -> tuple[dict[int, int], int]:
-    """Counted failures by index, and ignored ones in all. The Job controller hands both on to the next pod."""
+def _counts(pods: Iterable[PodFacts], *, ending: bool) -> tuple[dict[int, int], int]:
+    """Counted failures by index, and ignored ones in all. The Job controller hands both on to the next pod.
+
+    `ending`: the Job is being deleted, so the end of a pod that was not counted before is the deletion's doing.
+    """
     failures: dict[int, int] = {}
     ignored: dict[int, int] = {}
     for pod in pods:
-        ended = pod.state.phase == FAILED
+        ended = pod.state.phase == FAILED and not ending
         free = ended and (pod.state.disrupted or pod.state.exit_code == EXIT_STOPPED)
         failures[pod.index] = max(failures.get(pod.index, 0), pod.failures + int(ended and not free))
         ignored[pod.index] = max(ignored.get(pod.index, 0), pod.ignored + int(free))

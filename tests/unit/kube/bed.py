@@ -1,4 +1,4 @@
-"""A controller over an API server in memory, with a Job controller and kubelets of a dozen lines, for the tests here."""
+"""A controller over an API server in memory, with a Job controller and kubelets of a dozen lines, for tests."""
 
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -156,13 +156,14 @@ class Bed:
 
     def report(self, name: str, generation: int, sequence: int = 1, **rank: Any) -> Any:
         """A report of the pod, with its one rank."""
-        core = self.registry.find(self.uid)
-        assert core is not None and core.coordinator is not None
+        member = self.registry.find(self.uid)
+        assert member is not None
+        assert member.coordinator is not None
         pod = self.store.objects[PODS, NS, name]
         index = int(pod["metadata"]["labels"][c.INDEX_LABEL])
         commits: tuple[RankCommit, ...] = rank.pop("commits", ())
         values = {"rank": index, "started": 0, "from_state": False, "consumed": 0, "attached": True, **rank}
-        return core.coordinator.report(
+        return member.coordinator.report(
             PodReport(
                 job_uid=self.uid,
                 pod_index=index,
