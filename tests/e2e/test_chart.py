@@ -1,0 +1,77 @@
+"""The chart's release comes and goes while a job trains: pods never notice, and the proof at the end is whole."""
+
+import base64
+import time
+
+from e2e.cluster import RELEASE, SYSTEM, Cluster, Object
+from e2e.job import Job
+from e2e.lifetime import job
+from e2e.scenarios import scenario
+
+MIDDLE = 40
+
+
+def running(made: Job) -> dict[str, str]:
+    """Let it train to the middle of its first epoch; UIDs of its pods by name."""
+    made.spec["template"] = {"spec": made.pod(nodes=("node1", "node2"))}
+    made.apply()
+    made.reaches(MIDDLE, seconds=120)
+    return uids(made)
+
+
+def uids(made: Job) -> dict[str, str]:
+    """UIDs of its living pods by name."""
+    return {pod["metadata"]["name"]: pod["metadata"]["uid"] for pod in made.living()}
+
+
+def check_end(made: Job, pods: dict[str, str]) -> None:
+    """The same pods trained from the beginning to the end."""
+    status = made.completes(180)
+    assert {pod["metadata"]["name"]: pod["metadata"]["uid"] for pod in made.pods()} == pods
+    assert status["planGeneration"] == 1
+    assert not status["restarts"]["failures"] + status["restarts"]["disruptions"]
+
+
+def authority(cluster: Cluster) -> set[str]:
+    """The certificates in the operator's Secret."""
+    secret: Object = cluster.get(f"/api/v1/namespaces/{SYSTEM}/secrets/{RELEASE}-tls")
+    return {name for name, data in (secret.get("data") or {}).items() if base64.b64decode(data)}
+
+
+@scenario("control")
+def test_helm_test_passes(cluster: Cluster) -> None:
+    """`helm test`, as the notes of the release say."""
+    said = cluster.run(["helm", "test", RELEASE, "--namespace", SYSTEM, "--timeout=60s"], seconds=90)
+    assert "Phase:          Succeeded" in said, said
+
+
+@scenario("control")
+def test_upgraded_in_mid_run(cluster: Cluster) -> None:
+    """`helm upgrade` replaces the operator; pods train on and the job ends as ever."""
+    with job(cluster, "upgraded", epochs=2) as made:
+        pods = running(made)
+        old = cluster.operator_pod()["metadata"]["uid"]
+        cluster.install(f"--set-string=podAnnotations.upgraded={time.time():.0f}", command="upgrade")
+        assert cluster.operator_pod()["metadata"]["uid"] != old
+        made.reaches(MIDDLE + 40)
+        assert uids(made) == pods
+        check_end(made, pods)
+
+
+@scenario("control")
+def test_uninstalled_and_installed_again_in_mid_run(cluster: Cluster) -> None:
+    """`helm uninstall` takes the operator and nothing of the jobs; the next install goes on with them."""
+    with job(cluster, "uninstalled", epochs=2) as made:
+        pods = running(made)
+        before = authority(cluster)
+        cluster.run(["helm", "uninstall", RELEASE, "--namespace", SYSTEM, "--wait"], seconds=90)
+        try:
+            assert made.object()["spec"]["replicas"] == 2, "the definition and its objects stay"
+            made.seen(MIDDLE + 40)
+            assert uids(made) == pods, "nobody but the operator ends pods"
+            assert authority(cluster) == before, "pods trust the authority that comes back"
+        finally:
+            cluster.install()
+        assert made.step() >= MIDDLE
+        made.reaches(MIDDLE + 40, seconds=90)
+        check_end(made, pods)
