@@ -121,7 +121,7 @@ class Operator:
 
     def upload(self, data: bytes, digest: str) -> None:
         """What indexers hand over."""
-        for key in self.view:
+        for key in list(self.view.keys()):
             member = self.registry.find(self.view.job_uid(key))
             jobs = [job for job in self.view.jobs_of(key) if job.role == "indexer"]
             if member is not None and jobs:
@@ -142,7 +142,7 @@ class Operator:
                 assert not reply.reason, reply.reason
 
     def states(self) -> set[str]:
-        return {str((self.view.job(key) or {}).get("status", {}).get("state")) for key in self.view}
+        return {str((self.view.job(key) or {}).get("status", {}).get("state")) for key in list(self.view.keys())}
 
     def take_times(self) -> tuple[list[float], list[float]]:
         found = sorted(self.wall), sorted(self.cpu)

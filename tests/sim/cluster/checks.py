@@ -105,10 +105,10 @@ class Checks:
     def plans(self, procs: list[Proc], lost: set[str]) -> None:
         """Never two plans alive: on nodes that can be reached and in pods that nobody has fenced."""
         living: dict[str, set[int]] = {}
-        for proc in procs:
-            if proc.training and proc.trainer is not None and proc.node not in lost:
-                if (proc.job_uid, proc.trainer.generation) not in self.late:
-                    living.setdefault(proc.job_uid, set()).add(proc.trainer.generation)
+        for proc in [p for p in procs if p.training and p.node not in lost]:
+            assert proc.trainer is not None
+            if (proc.job_uid, proc.trainer.generation) not in self.late:
+                living.setdefault(proc.job_uid, set()).add(proc.trainer.generation)
         for uid, generations in living.items():
             assert len(generations) == 1, f"plan generations {sorted(generations)} of {self.names[uid]} live at once"
 

@@ -8,9 +8,9 @@ import pytest
 
 from lanefeed_operator.api.status import Status
 from lanefeed_operator.kube import observe
-from lanefeed_operator.kube.api import JOBS, PODS, STJS, Conflict
+from lanefeed_operator.kube.api import JOBS, STJS, Conflict
 from lanefeed_operator.reconcile import facts
-from lanefeed_operator.runtime import actions, controller, manifests, owned
+from lanefeed_operator.runtime import manifests, owned
 from lanefeed_operator.runtime.actions import Actions
 from lanefeed_operator.runtime.controller import Controller
 from sim.cluster.world import Chances, World

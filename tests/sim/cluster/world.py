@@ -298,8 +298,7 @@ class World:
         op.in_hand = True
         op.thaw()
         op.in_hand, op.guarded = False, True
-        for key in op.view.keys():
-            op.queue.add(key, self.now)
+        op.wake(op.view.keys())
         op.step()
         op.stop()
         self.zombies.remove(zombie)
@@ -398,7 +397,11 @@ class World:
         """Exact, proven, well counted, nothing left over, and from then on nothing is written any more."""
         self.checks.complete(self.uid, self.status)
         self.checks.counted(self.status, self.jobs.totals.get(self.uid, Totals()))
-        for _ in range(30):
+        for _ in range(240):
+            if not any(k == PODS and not terminal(o) for (k, _, _), o in self.store.objects.items()):
+                break
+            self.tick()
+        for _ in range(20):
             self.tick()
         before = self.writes
         assert self.operator is not None
