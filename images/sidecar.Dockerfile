@@ -10,7 +10,7 @@ RUN sh /install.sh wheels
 FROM ${BASE}
 COPY --from=wheels /opt/lanefeed /opt/lanefeed
 RUN --mount=type=bind,target=/lanefeed,source=lanefeed sh /lanefeed/install.sh lanefeed "sidecar" lanefeed_sidecar.main
-ENV PATH=/opt/lanefeed/bin:/usr/local/bin:/usr/bin:/bin PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1 HOME=/tmp
+ENV PATH=/opt/lanefeed/bin:/usr/local/bin:/usr/bin:/bin PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1 HOME=/tmp LOGNAME=lanefeed
 USER 65532:65532
 WORKDIR /tmp
 EXPOSE 9404

@@ -19,6 +19,7 @@ import yaml
 from lanefeed_core import manifest_codec
 from lanefeed_core.lanes import Lanes
 from lanefeed_core.stream import StreamSpec
+from support.chain import consumed
 
 TRAINER = Path(__file__).parent.parent / "support" / "chaos_trainer.py"
 GLOBAL_BATCH = 28
@@ -216,14 +217,4 @@ class Chaos:
 
     def consumed(self, last: str) -> list[list[int]]:
         """Ids of every global batch as the chain of checkpoints that ends in `last` saw them."""
-        parts: list[list[list[int]]] = []
-        name = last
-        while name:
-            files = sorted((self.out / name).glob("rank-*.json"), key=lambda p: int(p.stem.split("-")[1]))
-            ranks = [json.loads(f.read_text()) for f in files]
-            assert {r["world"] for r in ranks} == {len(ranks)}, f"checkpoint {name} lacks ranks"
-            befores = {r["before"] for r in ranks}
-            assert len(befores) == 1, f"ranks of {name} go back to {befores}"
-            parts.append([[i for r in ranks for i in r["ids"][k]] for k in range(len(ranks[0]["ids"]))])
-            name = befores.pop()
-        return [step for part in reversed(parts) for step in part]
+        return consumed(self.out, last)

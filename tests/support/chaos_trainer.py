@@ -18,6 +18,8 @@ import lanefeed
 OUT = Path(os.environ["CHAOS_OUT"])
 EVERY = int(os.environ.get("CHAOS_EVERY", "7"))
 SLEEP = float(os.environ.get("CHAOS_SLEEP", "0.004"))
+#: Where set: each rank writes down when it had which step, for tests that measure how long something took.
+TIMES = os.environ.get("CHAOS_TIMES", "") == "1"
 
 
 def limit() -> int:
@@ -45,6 +47,7 @@ def main() -> None:
         files = sorted((OUT / name).glob("rank-*.json"))
         loader.load_state_dict(json.loads(files[0].read_text())["state"])
     ids: list[list[int]] = []
+    times = (OUT / f"times-{loader.rank}.log").open("a", buffering=1) if TIMES else None
 
     def checkpoint() -> None:
         nonlocal name
@@ -63,6 +66,8 @@ def main() -> None:
             if seen != np.asarray(batch.ids).tolist():
                 sys.exit(f"step {loader.step}: the rows {seen} are not the samples {np.asarray(batch.ids).tolist()}")
             ids.append(seen)
+            if times:
+                times.write(f"{time.time():.3f} {loader.step} {loader.plan_generation}\n")
             time.sleep(SLEEP)
             while loader.step >= limit() and not loader.stop_requested:
                 time.sleep(0.01)

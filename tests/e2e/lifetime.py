@@ -1,0 +1,41 @@
+"""What every scenario does around its own part: make the job, keep what a reader needs if it fails, remove it."""
+
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from e2e.cluster import ROOT, Cluster
+from e2e.job import Job
+
+__all__ = ["LOGS", "job", "took"]
+
+#: What a failed scenario leaves, and the times that were measured. Not committed.
+LOGS = ROOT / ".e2e"
+_lock = threading.Lock()
+
+
+@contextmanager
+def job(cluster: Cluster, name: str, *, keep: bool = False, **spec: Any) -> Iterator[Job]:
+    """A job that is not applied yet."""
+    made = Job(cluster, name, **spec)
+    try:
+        yield made
+    except BaseException:
+        made.collect(LOGS / name)
+        raise
+    finally:
+        if not keep:
+            made.remove()
+
+
+def took(what: str, seconds: float, limit: float) -> None:
+    """Write a measured time into .e2e/times.json; fails where it is above what the design promises (G9)."""
+    with _lock:
+        LOGS.mkdir(exist_ok=True)
+        file = LOGS / "times.json"
+        known = json.loads(file.read_text()) if file.exists() else {}
+        known[what] = {"seconds": round(seconds, 2), "limit": limit}
+        file.write_text(json.dumps(known, indent=1, sort_keys=True) + "\n")
+    assert seconds <= limit, f"{what} took {seconds:.1f} s, {limit:.0f} are promised"
