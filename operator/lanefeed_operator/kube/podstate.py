@@ -14,6 +14,7 @@ __all__ = ["ON_THE_WAY", "PodState", "pod_state"]
 
 #: Words of a container that is on its way: trouble only where they last, which is for others to judge.
 ON_THE_WAY = ("ContainerCreating", "PodInitializing")
+LOOP = "CrashLoopBackOff"
 PULLING = ("ImagePullBackOff", "ErrImagePull")
 MESSAGE_CHARS = 512
 NAME_CHARS = 63
@@ -142,20 +143,24 @@ def _troubles(status: Object, scheduled: Object) -> Iterator[Trouble]:
 
 
 def _trouble(container: Object) -> Trouble | None:
-    """Of one container: it waits for something that does not come by itself, or it was started again."""
+    """Of one container: it waits, or it was started again and is not well yet: then its last words say why.
+
+    One word for all that a restarting container goes through, so that nothing flaps.
+    """
     state, last = container.get("state") or {}, (container.get("lastState") or {}).get("terminated") or {}
     waiting: Object = state.get("waiting") or {}
-    reason = waiting.get("reason") or ""
+    reason, said = waiting.get("reason") or "", waiting.get("message")
     restarts = int(container.get("restartCount") or 0)
-    if reason:
-        said = last.get("message") if reason == "CrashLoopBackOff" and last.get("message") else waiting.get("message")
-    elif restarts and last and not container.get("ready"):
-        # It runs again and is not well yet: its last words say why.
-        reason, said = _words(last) or "Restarted", last.get("message")
-    else:
+    if container.get("name") == c.SIDECAR and state.get("terminated"):
+        # It is started again in a moment.
+        last = state["terminated"]
+    if last.get("exitCode") and not container.get("ready") and reason in ("", LOOP):
+        reason = _words(last) or (LOOP if restarts > 1 or reason else "Restarted")
+        said = last.get("message") or said
+    if not reason:
         return None
     if reason in PULLING:
-        # The kubelet goes to and fro between the two: one word, and the registry's answer, so that nothing flaps.
+        # The kubelet goes to and fro between the two: one word, and the registry's answer.
         reason, said = PULLING[0], str(said or "").rpartition("ErrImagePull: ")[2]
     return Trouble(
         reason=reason,
