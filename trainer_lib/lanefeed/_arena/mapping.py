@@ -4,6 +4,7 @@ The client makes one for each session. The mapping outlives the file and the ses
 of it dies. Every frame gets a base array of its own (`slot`), which all views chain to.
 """
 
+import logging
 import mmap
 import os
 import struct
@@ -15,6 +16,8 @@ from lanefeed.errors import ArenaError, ProtocolMismatch
 from lanefeed_core.layout import HEADER_BYTES, MAGIC, VERSION
 
 __all__ = ["Arena"]
+
+log = logging.getLogger("lanefeed")
 
 #: magic, version, slots, slot bytes, plan generation, session (layout.HEADER_BYTES).
 _HEADER = struct.Struct("<8sIIQQ16s")
@@ -62,6 +65,14 @@ class Arena:
                 f"the arena {self.path} belongs to session {session.hex()} with {slots} slots of {size} bytes, and the "
                 f"sidecar's session is {self.session} with slots of {slot_bytes} bytes"
             )
+
+    def give_back(self, slot: int) -> None:
+        """Free the memory of a slot that nobody will look at again: of a session that is over, its file unlinked."""
+        try:
+            self._memory.madvise(mmap.MADV_REMOVE, HEADER_BYTES + slot * self.slot_bytes, self.slot_bytes)
+        except (OSError, ValueError) as error:
+            # Then it goes with the whole mapping.
+            log.debug("slot %d of %s cannot be given back: %s", slot, self.path, error)
 
     def slot(self, slot: int, sequence: int, first_step: int) -> NDArray[np.uint8]:
         """The bytes of a slot, uint8 [slot_bytes]: a new base array. Raises ArenaError if it holds another frame."""

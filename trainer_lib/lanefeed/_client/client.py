@@ -15,6 +15,7 @@ from queue import SimpleQueue
 
 import grpc
 
+from lanefeed._arena.former import FormerArenas
 from lanefeed._arena.leases import Leases
 from lanefeed._arena.mapping import Arena
 from lanefeed._client.feed import Commit, End, Event, Failed, FrameCame, Hello, Reporter, StopAt
@@ -64,6 +65,7 @@ class GrpcFeed:
         self._target = target
         self._on_arena = on_arena
         self._leases = Leases()
+        self._former = FormerArenas()
         self._changed = threading.Condition()
         self._session: Session | None = None
         self._life: _Life | None = None
@@ -145,6 +147,7 @@ class GrpcFeed:
                 return self._try(request, patience, closing)
             except NotReady as error:
                 self._word = str(error)
+                self._former.look(self._leases)
                 patience.pause(self._word, closing)
             except AuthError:
                 if patience.tries >= _AUTH_TRIES:
@@ -153,7 +156,7 @@ class GrpcFeed:
 
     def _try(self, request: pb.AttachRequest, patience: Patience, closing: threading.Event) -> tuple[Session, Hello]:
         folder = self._target.folder()
-        session = Session(folder, self._target.rank, self._turn)
+        session = Session(folder, self._target.rank, self._turn, self._former)
         kept = False
         try:
             future = session.attach(request, patience.left)
@@ -169,7 +172,10 @@ class GrpcFeed:
             kept = True
             if session.arena is not None:
                 self._last_session = session.id
-                if self._on_arena is not None:
+                if self._on_arena is None:
+                    self._former.follow(session.arena, reply.slots, self._leases)
+                else:
+                    # Frames are copied to the device at once, so a former arena goes at once too.
                     self._on_arena(session.arena)
             self._hear(f"attached to session {session.id[:8]}")
             return session, hello

@@ -10,6 +10,7 @@ from pathlib import Path
 from queue import Empty
 from typing import Any
 
+from lanefeed._arena.former import FormerArenas
 from lanefeed._arena.leases import Leases
 from lanefeed._arena.mapping import Arena
 from lanefeed._client.feed import Commit, Hello, Reporter
@@ -29,8 +30,12 @@ FLUSH_SECONDS = 0.5
 class Session:
     """A channel to the sidecar, and after `attached` the session behind it."""
 
-    def __init__(self, run_dir: Path, rank: int, turn: int) -> None:
-        """Open a channel for the attach number `turn`. Raises NotReady while there is no socket or token."""
+    def __init__(self, run_dir: Path, rank: int, turn: int, former: FormerArenas) -> None:
+        """Open a channel for the attach number `turn`. Raises NotReady while there is no socket or token.
+
+        `former` is told of leases of other sessions that have ended.
+        """
+        self._former = former
         self._metadata = token_metadata(run_dir)
         self._channel = open_channel(run_dir)
         self._stub: Any = FeedStub(self._channel)
@@ -79,6 +84,9 @@ class Session:
                     leases.released.put(item)
                 return
             last = self._finishing
+            for item in items:
+                if item is not None and item.session != self.id:
+                    self._former.released(item.session, item.slot, leases)
             progress = report()
             progress.released.extend(i.slot for i in items if i and (i.session, i.turn) == (self.id, self.turn))
             yield pb.ClientMessage(progress=progress)
