@@ -74,7 +74,10 @@ def _counters(p: Pass) -> None:
     if children is None:
         return
     plan = p.status.plan
-    failures = {i: max(n, plan.failures.get(i, 0)) for i, n in children.failures.items() if n}
+    # Of a plan that ends ranks leave, or are ended: under a launcher that looks like a failure (torchrun exits with 1).
+    ending = p.status.stop is not None or children.deleting
+    counted = {} if ending else children.failures
+    failures = {i: max(n, plan.failures.get(i, 0)) for i, n in counted.items() if n}
     merged = {**plan.failures, **failures}
     failed = max(plan.failed, sum(merged.values()))
     disruptions = max(plan.disruptions, children.disruptions)

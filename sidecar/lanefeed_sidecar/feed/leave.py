@@ -41,6 +41,9 @@ class Ranks(Protocol):
     def lives(self) -> Mapping[int, RankLife]:
         """The newest life of every rank."""
 
+    def stop_wanted(self) -> None:
+        """The pod is to go: where it is the only one of the job a step is agreed at once."""
+
 
 class Leave:
     """Answers the hook."""
@@ -57,6 +60,7 @@ class Leave:
     def wait(self, seconds: float) -> str:
         """Until the trainer may be ended; why. `seconds`: how long ranks may take once they were asked to leave."""
         began = self._clock()
+        self._ranks.stop_wanted()
         while True:
             why = self._over(self._clock() - began, seconds)
             if why:

@@ -261,6 +261,7 @@ def test_leaving_at_a_stop_under_a_launcher_does_not_use_up_the_budget() -> None
     assert shell.status.stop.outcome == "AllLeft"
     shell.passes()
     assert shell.actions[-1] == t.DeleteChildren(1, "Resize")
+    assert shell.status.restarts.failures == 0
 
 
 def test_pods_that_the_job_made_since_are_not_waited_for() -> None:

@@ -155,7 +155,7 @@ def _container(container: dict[str, Any], volumes: list[str]) -> Iterator[str]:
     name = container["name"]
     if not container.get("image"):
         yield f"{name} has no image"
-    paths = [mount["mountPath"] for mount in container.get("volumeMounts", [])]
+    paths = [mount.get("mountPath") for mount in container.get("volumeMounts", [])]
     yield from (f"{name}: {path} is mounted twice" for path in set(paths) if paths.count(path) > 1)
     for mount in container.get("volumeMounts", []):
         if mount["name"] not in volumes:
@@ -173,8 +173,10 @@ def _container(container: dict[str, Any], volumes: list[str]) -> Iterator[str]:
 
 
 def _bytes(value: Any) -> float:
-    match = re.match(r"^([\d.]+)(.*)$", str(value))
-    assert match is not None
+    match = re.match(r"^([\d.]+)(\S*)$", str(value))
+    if match is None:
+        # Said already.
+        return 0.0
     units = {"": 1, "m": 1e-3, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12} | {
         f"{unit}i": 1024.0**power for power, unit in enumerate("KMGTP", 1)
     }

@@ -25,11 +25,16 @@ class World:
     now: float = 1000.0
     stop_heard: float | None = None
     barred: Exception | None = None
+    alone: bool = False
     ranks: dict[int, Life] = field(default_factory=lambda: {0: Life(), 1: Life()})
     events: list[tuple[float, str]] = field(default_factory=list)
 
     def lives(self) -> dict[int, Life]:
         return self.ranks
+
+    def stop_wanted(self) -> None:
+        """A job of one pod agrees with itself."""
+        self.stop_heard = self.now if self.alone else self.stop_heard
 
     def sleep(self, seconds: float) -> None:
         self.now += seconds
@@ -60,6 +65,11 @@ def test_it_waits_until_all_have_left_at_the_agreed_step() -> None:
     why, took = World(events=[(1001.0, "stop"), (1010.0, "0"), (1030.0, "1")]).waits()
     assert why == "no rank trains"
     assert took == pytest.approx(30, abs=0.3)
+
+
+def test_a_job_of_one_pod_needs_nobody_to_ask() -> None:
+    why, took = World(alone=True, ranks={0: Life()}, events=[(1020.0, "0")]).waits()
+    assert (why, round(took)) == ("no rank trains", 20)
 
 
 def test_where_no_stop_is_asked_for_it_is_over_soon() -> None:
