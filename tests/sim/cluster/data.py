@@ -21,13 +21,11 @@ def manifest() -> tuple[Manifest, bytes]:
     return found, manifest_codec.encode(found)
 
 
-def stj(name: str, last_batch: str, *, ranks: int, replicas: int, labels: dict[str, str], more: Any) -> Object:
+def stj(name: str, last_batch: str, *, ranks: int, labels: dict[str, str], more: Any) -> Object:
     """A ShardedTrainingJob as a user applies it."""
     spec = {
-        "replicas": replicas,
         "ranksPerReplica": ranks,
         "maxRestarts": 1000,
-        "elastic": {"stopGraceSeconds": 15, "nodeLostSeconds": 8},
         "data": {"uri": "x"},
         "batching": {"globalBatchSize": SIZE, "uneven": "Allow", "lanes": 6, "lastBatch": last_batch},
         "shuffle": {"seed": 9, "window": 8},

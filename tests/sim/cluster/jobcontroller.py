@@ -79,8 +79,10 @@ class JobController:
             if job["spec"].get("suspend") or m.why is not None:
                 self.end(active)
             else:
-                self.end([p for p in active if index_of(p) >= size])
-                self.make(job, m, active, size)
+                room = job["spec"].get("parallelism", 1)
+                kept = sorted((p for p in active if index_of(p) < size), key=index_of)[:room]
+                self.end([p for p in active if p not in kept])
+                self.make(job, m, active, size, room)
         self.write(job, m, active, size)
 
     def count(self, job: Object, m: Memory, pod: Object) -> None:
@@ -116,11 +118,12 @@ class JobController:
         if FINALIZER in pod["metadata"].get("finalizers", ()):
             self.store.mutate(PODS, *where(pod), lambda o: o["metadata"].pop("finalizers"))
 
-    def make(self, job: Object, m: Memory, active: list[Object], size: int) -> None:
+    def make(self, job: Object, m: Memory, active: list[Object], size: int, room: int) -> None:
         """One pod for each index that has none; with podReplacementPolicy Failed a terminating one still counts."""
         have = {index_of(p) for p in active} | m.succeeded | m.failed
-        for index in range(size):
-            if index not in have and self.clock() >= m.ready_at.get(index, 0.0):
+        wanted = [index for index in range(size) if index not in have][: max(0, room - len(active))]
+        for index in wanted:
+            if self.clock() >= m.ready_at.get(index, 0.0):
                 self.store.create(PODS, job["metadata"]["namespace"], self.pod(job, m, index))
 
     def pod(self, job: Object, m: Memory, index: int) -> Object:

@@ -5,11 +5,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from lanefeed_operator.kube.api import JOBS, Kind, Object
+from lanefeed_operator.render.constants import EQUAL_COMPLETIONS, MIN_PARALLELISM
 from sim.cluster.jobcontroller import condition, where
 from support.kube_store import KubeStore
 
 LABEL = "kueue.x-k8s.io/queue-name"
-MIN_PARALLELISM = "kueue.x-k8s.io/job-min-parallelism"
 
 
 @dataclass
@@ -57,7 +57,9 @@ class Queue:
         def change(o: Object) -> None:
             o["spec"] = {**o["spec"], "suspend": False}
             if o["spec"].get("completionMode") == "Indexed":
-                o["spec"] |= {"parallelism": size, "completions": size}
+                o["spec"]["parallelism"] = size
+                if EQUAL_COMPLETIONS in o["metadata"].get("annotations", {}):
+                    o["spec"]["completions"] = size
 
         self.store.mutate(JOBS, *where(job), change)
 

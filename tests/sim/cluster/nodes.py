@@ -19,6 +19,7 @@ from support.kube_store import KubeStore
 
 UNKNOWN_SECONDS = 3.0
 TOLERATION_SECONDS = 2.0
+FLUSH_SECONDS = 8.0
 
 
 @dataclass
@@ -243,7 +244,8 @@ class Nodes:
         """A running pod: readiness, SIGTERM, the end."""
         now = self.clock()
         if leaving and proc.kill_at is None:
-            proc.kill_at = now + min(self.rng.choice([0.0, 1.0, 4.0]), pod["metadata"]["deletionGracePeriodSeconds"])
+            patience = self.rng.choice([0.0, 1.0, 4.0, 12.0])
+            proc.kill_at = now + min(patience, pod["metadata"]["deletionGracePeriodSeconds"])
         if proc.trainer is not None and proc.code is None:
             proc.trainer.settle()
             if proc.trainer.phase != "Running":
@@ -252,11 +254,17 @@ class Nodes:
             # Some trainers trap SIGTERM and exit 0: the Job believes them.
             zero = proc.trainer is not None and self.rng.random() < self.exit_zero
             self.kill(proc, 0 if zero else 143, "Error")
-        if proc.code is not None and proc.ends is not None and now >= proc.ends:
+        if proc.code is not None and proc.ends is not None and now >= proc.ends and not self.flushes(proc):
             del machine.procs[proc.uid]
             self.ended(where(pod), proc)
         elif not ready(pod) and proc.code is None:
             self.report(pod, running=True, ready=now - proc.began >= 0.5)
+
+    def flushes(self, proc: Proc) -> bool:
+        """The sidecar, and with it the pod, lives on until its commits are acknowledged."""
+        if proc.trainer is None or proc.trainer.sidecar.fenced or not proc.trainer.sidecar.pending:
+            return False
+        return self.clock() < (proc.ends or 0.0) + FLUSH_SECONDS
 
     def kill(self, proc: Proc, code: int, reason: str) -> None:
         """The trainer has ended; its sidecar goes after a last report."""

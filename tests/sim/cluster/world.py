@@ -12,6 +12,7 @@ from typing import Any
 from lanefeed_operator.api.status import Status
 from lanefeed_operator.coordinator.reports import PodReport, Reply
 from lanefeed_operator.kube.api import CONFIG_MAPS, JOBS, PODS, SERVICES, STJS, ApiError, Kind, Object
+from lanefeed_operator.render.constants import EQUAL_COMPLETIONS, MIN_PARALLELISM
 from sim.cluster.calls import Call, Calls, Killed
 from sim.cluster.checks import Checks
 from sim.cluster.data import NAMESPACE, manifest, stj
@@ -134,8 +135,15 @@ class World:
     def apply(self) -> None:
         """kubectl apply."""
         labels = {LABEL: "q"} if self.queued else {}
-        more = {"replicas": self.rng.randint(1, 4), **self.fixed}
-        body = stj("sim", self.last_batch, ranks=self.ranks, labels=labels, more=more, replicas=1)
+        elastic = {"stopGraceSeconds": 15, "nodeLostSeconds": 8}
+        if self.rng.random() < 0.3:
+            elastic["shrinkAfterSeconds"] = 6
+        more = {"replicas": self.rng.randint(1, 4), "elastic": elastic, **self.fixed}
+        body = stj("sim", self.last_batch, ranks=self.ranks, labels=labels, more=more)
+        if self.queued and self.rng.random() < 0.5:
+            body["metadata"]["annotations"] = {MIN_PARALLELISM: "1"}
+            if self.rng.random() < 0.5:
+                body["metadata"]["annotations"][EQUAL_COMPLETIONS] = "true"
         made = self.store.create(STJS, NAMESPACE, body)
         self.works[made["metadata"]["uid"]] = Work(Training(self.rng, self.collective))
 
