@@ -31,8 +31,8 @@ def connect(
     Args:
         device: where batches lie: None or "cpu" (views of shared memory), or "cuda:N" (copied one frame ahead).
         tensors: "torch", "numpy", or None for torch if it is installed.
-        rank, world: data-parallel rank and size, where they are not RANK and WORLD_SIZE (ranks of one model-parallel
-            group pass the same).
+        rank, world: data-parallel rank and size, where ranks are not all data-parallel. One process reads as one
+            rank: of a model-parallel group one connects, and broadcasts its batches to the others.
         lookahead: how batches count as consumed: "auto" notices wrappers that read ahead, "off" counts what was
             yielded, "manual" what `mark_consumed` says.
         attach_timeout: seconds to wait for the sidecar (LANEFEED_ATTACH_SECONDS, 120).

@@ -264,7 +264,7 @@ class Hub:
     def stop_wanted(self) -> None:
         """A trainer was told to end. One step for all, where all are here; else it is the control plane's to say."""
         with self._lock:
-            if self._stop is not None or self.config.plan.replicas > 1:
+            if self._stop is not None or self.config.plan.replicas > 1 or not self._lives:
                 return
             lives = self._lives.values()
             step = stop_step((x.start, x.consumed, x.wait_seconds + x.step_seconds) for x in lives)
