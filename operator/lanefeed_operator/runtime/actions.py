@@ -19,7 +19,7 @@ from lanefeed_operator.kube.api import (
     PODS,
     SERVICES,
     STJS,
-    Conflict,
+    AlreadyExists,
     Forbidden,
     Invalid,
     Kind,
@@ -197,7 +197,7 @@ class Actions:
         """A dry run: an invalid template is said before anything is made of it."""
         try:
             self._api.create(JOBS, member.namespace, body, dry_run=True)
-        except Conflict:
+        except AlreadyExists:
             # It is there already; `ensure` says whose it is.
             return
 

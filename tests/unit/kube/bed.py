@@ -91,14 +91,28 @@ class Bed:
     # ---- the cluster -------------------------------------------------------------------------------------------
 
     def indexed(self, data: Manifest | None = None) -> str:
-        """The indexer's pod hands over the manifest; what it was answered."""
-        data = data or self.data
-        job = self.store.get(JOBS, NS, f"{NAME}-index")
-        uid = self.pod(job, f"{NAME}-index-x", None)["metadata"]["uid"]
-        refusal = self.registry.put_manifest(self.uid, uid, data.digest, manifest_codec.encode(data))
-        self.ends(f"{NAME}-index-x", c.INDEXER, 0)
-        self.store.mutate(JOBS, NS, f"{NAME}-index", lambda o: o.update(status=_over("Complete", "", "")))
+        """The indexer's pod hands over the manifest, and ends; what it was answered."""
+        name = self.index_pod()
+        refusal = self.hand_over(name, data)
+        self.index_over(name)
         return refusal
+
+    def index_pod(self) -> str:
+        """The indexer's pod runs; its name."""
+        name = f"{NAME}-index-{self.store.version}"
+        self.pod(self.store.get(JOBS, NS, f"{NAME}-index"), name, None)
+        return name
+
+    def hand_over(self, name: str, data: Manifest | None = None) -> str:
+        """PutManifest of the indexer's pod."""
+        data = data or self.data
+        uid = self.store.objects[PODS, NS, name]["metadata"]["uid"]
+        return self.registry.put_manifest(self.uid, uid, data.digest, manifest_codec.encode(data))
+
+    def index_over(self, name: str) -> None:
+        """The indexer's pod and its Job end well."""
+        self.ends(name, c.INDEXER, 0)
+        self.store.mutate(JOBS, NS, f"{NAME}-index", lambda o: o.update(status=_over("Complete", "", "")))
 
     @property
     def uid(self) -> str:
@@ -149,6 +163,12 @@ class Bed:
     def set_job(self, generation: int, **status: Any) -> None:
         self.store.mutate(JOBS, NS, f"{NAME}-{generation}", lambda o: o.setdefault("status", {}).update(status))
 
+    def gone(self, *names: str) -> None:
+        """Pods whose kubelet has ended them."""
+        for name in names:
+            self.store.mutate(PODS, NS, name, lambda o: o["metadata"].pop("finalizers", None))
+            self.store.finish(PODS, NS, name)
+
     def patch_spec(self, **changes: Any) -> None:
         self.store.mutate(STJS, NS, NAME, lambda o: o["spec"].update(changes))
 
@@ -188,6 +208,21 @@ class Bed:
         while not what():
             assert self.now < until, f"not so after {seconds} s: {self.status}"
             self.later(1.0)
+
+
+def running(**changes: Any) -> tuple[Bed, list[str]]:
+    """A job whose plan generation 1 runs, with ranks that train; and the names of its pods."""
+    bed = Bed(**changes)
+    bed.run()
+    assert bed.indexed() == ""
+    bed.run()
+    pods = bed.pods(1)
+    bed.run()
+    for name in pods:
+        bed.report(name, 1, consumed=3)
+    bed.run()
+    assert bed.status["state"] == "Running"
+    return bed, pods
 
 
 def _over(kind: str, reason: str, message: str) -> dict[str, Any]:
