@@ -71,6 +71,7 @@ def definition() -> dict[str, Any]:
 def _columns() -> list[dict[str, Any]]:
     shown = [
         ("State", "string", ".status.state", 0),
+        ("Reason", "string", ".status.reason", 0),
         ("Replicas", "integer", ".spec.replicas", 0),
         ("Ready", "integer", ".status.readyReplicas", 0),
         ("Epoch", "integer", ".status.cursor.epoch", 0),

@@ -213,7 +213,7 @@ RULES: dict[str, list[Rule]] = {
         )
     ],
     "spec.scheduling.gang": _GANG,
-    "spec.managedBy": [_frozen("managedBy", "who runs the job")],
+    "spec.managedBy": [_rule("self == oldSelf", f"managedBy cannot change while the job lives: {_NEW}")],
     "spec.template.spec": _POD,
     "spec.template.spec.containers[]": _CONTAINER,
 }

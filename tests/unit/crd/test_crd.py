@@ -209,8 +209,8 @@ def test_unknown_fields_elsewhere_are_not() -> None:
     assert faults(changed("spec.batching.globalBatchsize", 3), SCHEMA) == [".spec.batching.globalBatchsize is unknown"]
 
 
-#: Wrong in a cluster only: a trainer's image, and names that only a cluster has.
-CLUSTER_ONLY = {"no-image", "steal"}
+#: Wrong in a cluster only: a trainer's image, names that only a cluster has, bounds of the stored object.
+CLUSTER_ONLY = {"no-image", "steal", "many-columns", "string"}
 
 
 @pytest.mark.parametrize("name", sorted(WRONG.keys() - CLUSTER_ONLY))
@@ -261,7 +261,7 @@ def test_paths_of_columns_and_scale_are_in_the_schema() -> None:
     scale = version["subresources"]["scale"]
     columns = version["additionalPrinterColumns"]
     assert [c["name"] for c in columns if not c.get("priority")] == [
-        "State", "Replicas", "Ready", "Epoch", "Step", "Stall%", "Age",
+        "State", "Reason", "Replicas", "Ready", "Epoch", "Step", "Stall%", "Age",
     ]  # fmt: skip
     for path in [*scale.values(), *(c["jsonPath"] for c in columns)]:
         if not path.startswith(".metadata"):

@@ -84,6 +84,47 @@ WRONG: dict[str, tuple[str, Any, tuple[str, ...]]] = {
         {"name": "trainer", "command": ["x"]},
         ("spec.template.spec.containers[0]", "image is not set"),
     ),
+    "string": ("spec.replicas", "2", ("spec.replicas", "must be of type integer")),
+    "negative-seed": ("spec.shuffle.seed", -1, ("spec.shuffle.seed", "greater than or equal to 0")),
+    "no-epochs": ("spec.epochs", 0, ("spec.epochs", "greater than or equal to 1")),
+    "one-slot": ("spec.sidecar.slots", 1, ("spec.sidecar.slots", "greater than or equal to 2")),
+    "no-batching": ("spec.batching", {}, ("spec.batching.globalBatchSize", "Required value")),
+    "no-containers": ("spec.template.spec.containers", [], ("spec.template.spec.containers", "at least 1 items")),
+    "many-columns": ("spec.data.columns", [f"c{n}" for n in range(257)], ("spec.data.columns", "at most 256 items")),
+    "long-token": ("spec.restartToken", "x" * 65, ("spec.restartToken", "may not be more than 64")),
+    "negative-ttl": (
+        "spec.ttlSecondsAfterFinished",
+        -1,
+        ("spec.ttlSecondsAfterFinished", "greater than or equal to 0"),
+    ),
+    "no-deadline": ("spec.activeDeadlineSeconds", 0, ("spec.activeDeadlineSeconds", "greater than or equal to 1")),
+    "gang-none": (
+        "spec.scheduling.gang.minAvailable",
+        2,
+        ("spec.scheduling.gang.provider", "provider is None", "Volcano or Coscheduling"),
+    ),
+    "gang-queue": (
+        "spec.scheduling.gang",
+        {"provider": "Coscheduling", "queue": "q"},
+        ("spec.scheduling.gang.queue", "Volcano's", "label the job"),
+    ),
+    "gang-timeout": (
+        "spec.scheduling.gang",
+        {"provider": "Volcano", "timeoutSeconds": 5},
+        ("spec.scheduling.gang.timeoutSeconds", "coscheduling's", "leave it out"),
+    ),
+    "gang-who": ("spec.scheduling.gang.provider", "Kueue", ("spec.scheduling.gang.provider", "Volcano")),
+    "code-75": (
+        "spec.failurePolicy.nonRetryableExitCodes",
+        [75],
+        ("spec.failurePolicy.nonRetryableExitCodes", "has 75", "take it out"),
+    ),
+    "code-0": (
+        "spec.failurePolicy.nonRetryableExitCodes",
+        [0],
+        ("spec.failurePolicy.nonRetryableExitCodes[0]", "greater than or equal to 1"),
+    ),
+    "long-manager": ("spec.managedBy", "x" * 64, ("spec.managedBy", "may not be more than 63")),
     "init": ("spec.template.spec.initContainers", [{"name": "lanefeed-sidecar"}], ("initContainers", "rename them")),
 }
 
@@ -95,5 +136,6 @@ CHANGES: dict[str, tuple[str, Any, tuple[str, ...]]] = {
     "add-lanes": ("spec.batching.lanes", 16, ("spec.batching.lanes", "cannot change")),
     "seed": ("spec.shuffle.seed", 5, ("spec.shuffle", "cannot change")),
     "epochs": ("spec.epochs", 5, ("spec.epochs", "cannot change")),
+    "manager": ("spec.managedBy", "kueue.x-k8s.io/multikueue", ("spec.managedBy", "cannot change", "start a new job")),
     "boundary": ("spec.maxSteps", 5, ("spec.maxSteps", "cannot change")),
 }
