@@ -318,3 +318,10 @@ def test_a_digest_wins_over_a_tag() -> None:
     assert pod["containers"][0]["image"] == f"registry.test/x/op@{digest}"
     pod = one(template(values={"image": {**image, "digest": ""}}), "Deployment")["spec"]["template"]["spec"]
     assert pod["containers"][0]["image"] == "registry.test/x/op:1"
+
+
+def test_one_registry_and_tag_are_enough_for_both_images() -> None:
+    objects = template("--set", "registry=registry.test/x,tag=1.2,image.tag=1.3")
+    container = one(objects, "Deployment")["spec"]["template"]["spec"]["containers"][0]
+    assert container["image"] == "registry.test/x/lanefeed-operator:1.3"
+    assert environment(objects)[f"{PREFIX}SIDECAR_IMAGE"] == "registry.test/x/lanefeed-sidecar:1.2"

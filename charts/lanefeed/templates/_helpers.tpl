@@ -32,14 +32,15 @@ app.kubernetes.io/part-of: lanefeed
 
 {{- /* image: (dict "image" .Values.image "root" .) */ -}}
 {{- define "lanefeed.image" -}}
+{{- $registry := default .root.Values.registry .image.registry }}
 {{- $repository := .image.repository }}
-{{- if .image.registry }}
-{{- $repository = printf "%s/%s" (trimSuffix "/" .image.registry) $repository }}
+{{- if $registry }}
+{{- $repository = printf "%s/%s" (trimSuffix "/" $registry) $repository }}
 {{- end }}
 {{- if .image.digest }}
 {{- printf "%s@%s" $repository .image.digest }}
 {{- else }}
-{{- printf "%s:%s" $repository (default .root.Chart.AppVersion .image.tag) }}
+{{- printf "%s:%s" $repository (coalesce .image.tag .root.Values.tag .root.Chart.AppVersion) }}
 {{- end }}
 {{- end }}
 
