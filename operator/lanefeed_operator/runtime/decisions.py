@@ -24,6 +24,7 @@ _COUNTS = {
     "interrupted": "runs that ended before their stream",
     "lost": "pods lost with their nodes",
 }
+_PLAN = ("generation", "replicas", "ranksPerReplica", "start", "reason")
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +54,7 @@ def _known(status: Object) -> _Known:
     counts = status.get("restarts") or {}
     return _Known(
         state=status.get("state") or "Pending",
-        plan={key: plan.get(key) for key in ("generation", "replicas", "ranksPerReplica", "start", "reason")},
+        plan={"generation": 0} | {key: plan[key] for key in _PLAN if key in plan},
         cursor=(cursor.get("totalStep", 0), cursor.get("commit", "")),
         stop=(stop.get("step", 0), stop.get("reason", "")),
         conditions={c["type"]: (c["status"], c["reason"]) for c in status.get("conditions") or ()},
@@ -78,11 +79,10 @@ def _lines(old: _Known, new: _Known, status: Object) -> Iterator[Line]:
         yield Line("Commit", f"commit of step {new.cursor[0]} ({new.cursor[1] or 'no name'})")
     if new.stop != old.stop and new.stop[0]:
         yield Line("Stop", f"ranks are to leave at step {new.stop[0]} ({new.stop[1]})")
-    if new.plan["generation"] != old.plan["generation"]:
+    if new.plan["generation"] > old.plan["generation"]:
         p = new.plan
-        yield Line(
-            "Plan", f"{p['replicas']} pods x {p['ranksPerReplica']} ranks from step {p['start']} ({p['reason']})"
-        )
+        text = f"{p.get('replicas')} pods x {p.get('ranksPerReplica')} ranks from step {p.get('start')}"
+        yield Line("Plan", f"{text} ({p.get('reason')})")
     for condition in status.get("conditions") or ():
         kind = condition["type"]
         if new.conditions[kind] != old.conditions.get(kind):
@@ -117,7 +117,7 @@ class Decisions:
         with self._lock:
             old = self._last.get(meta["uid"]) or _known({})
             self._last[meta["uid"]] = new
-        key, plan = f"{meta['namespace']}/{meta['name']}", new.plan["generation"] or 0
+        key, plan = f"{meta['namespace']}/{meta['name']}", new.plan["generation"]
         for line in _lines(old, new, status):
             more = {"job": key, "plan_generation": plan, "decision": line.word}
             level = logging.WARNING if line.bad else logging.INFO

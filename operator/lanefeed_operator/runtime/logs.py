@@ -49,7 +49,14 @@ class _Json(logging.Formatter):
 
 
 def _quiet(record: logging.LogRecord) -> bool:
-    return not record.getMessage().startswith(_NOISE)
+    if not record.name.startswith("kopf"):
+        return True
+    text = record.getMessage()
+    if "failed; will retry" in text:
+        # Of an API server that is away each watch tells once, not every five seconds, and as what it is.
+        record.levelno, record.levelname = logging.WARNING, "WARNING"
+        return "#1/" in text
+    return not text.startswith(_NOISE)
 
 
 def setup(*, as_json: bool, level: str, stream: TextIO = sys.stderr) -> None:

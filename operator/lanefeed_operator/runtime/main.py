@@ -109,11 +109,12 @@ class Process:
     # ---- life ------------------------------------------------------------------------------------------------------
 
     def _serve(self) -> None:
-        s, probes = self._settings, {"/healthz": self.health.healthz, "/readyz": self.health.readyz}
+        s = self._settings
+        probes = {"/healthz": self.health.healthz, "/readyz": self.health.readyz}
+        page = {"/metrics": self.metrics.page}
         self._servers.append(HttpServer(s.bind, s.health_port, probes, PREFIX + "HEALTH_PORT"))
-        self._servers.append(
-            HttpServer(s.bind, s.metrics_port, {"/metrics": self.metrics.page}, PREFIX + "METRICS_PORT")
-        )
+        self._servers.append(HttpServer(s.bind, s.metrics_port, page, PREFIX + "METRICS_PORT"))
+        log.info("health at %s:%d, metrics at %s:%d", s.bind, self.ports[0], s.bind, self.ports[1])
 
     def _work(self) -> None:
         s = self._settings

@@ -32,9 +32,9 @@ KINDS = (STJS, JOBS, PODS, NODES)
 SILENT_SECONDS = 75.0
 #: Listings come in pieces of this many objects: both sides hold one piece in memory.
 CHUNK = 500
-#: Retries of a request before its watch gives up and with it the process. An API server that is away answers nothing
-#: and is waited for without end; this is for one that answers with errors, as while etcd elects a leader.
-BACKOFFS = (1, 1, 2, 3, 5, 8, 13, 21, 30, 30, 30, 30, 30, 30)
+#: Retries of a request before its watch gives up and with it the process: five minutes, and never long after the API
+#: server is back.
+BACKOFFS = (1, 1, 2, 3, *(5,) * 60)
 
 
 class _NoState(kopf.DiffBaseStorage):
