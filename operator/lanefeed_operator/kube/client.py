@@ -143,7 +143,13 @@ class Client:
         """JSON merge patch."""
         path = _path(kind, namespace, name, subresource)
         query = {"fieldManager": FIELD_MANAGER, "fieldValidation": "Strict"}
-        return self._call("patch", "PATCH", path, query, patch, content="application/merge-patch+json")
+        try:
+            return self._call("patch", "PATCH", path, query, patch, content="application/merge-patch+json")
+        except Invalid as error:
+            # So says the server of a UID that is another object's by now: for us that is a precondition.
+            if "metadata.uid: Invalid value" in str(error):
+                raise Conflict(str(error)) from None
+            raise
 
     def delete(
         self,
