@@ -17,6 +17,10 @@ from lanefeed_operator.render.sizes import Sizes
 __all__ = ["control_volume", "data_mounts", "leave_hook", "resources", "run_mount", "sidecar", "temp_volume", "volumes"]
 
 
+#: Of the sidecar and the indexer.
+OWN_PATHS = (c.RUN_PATH, c.PLAN_PATH, c.MANIFEST_PATH, c.CONTROL_PATH, "/tmp")  # noqa: S108 -- a volume of the pod's own
+
+
 def sidecar(
     job: Job, sizes: Sizes, settings: Settings, *, pod: Mapping[str, Any], trainer: Mapping[str, Any]
 ) -> dict[str, Any]:
@@ -73,11 +77,11 @@ def run_mount() -> dict[str, Any]:
 def data_mounts(trainer: Mapping[str, Any]) -> list[dict[str, Any]]:
     """The trainer's mounts, read-only, so that the sidecar finds the data under the same paths.
 
-    Mounts that depend on the trainer's environment (subPathExpr) are left out.
+    Mounts that depend on the trainer's environment (subPathExpr) are left out, and those at paths of our own.
     """
     found = []
     for mount in trainer.get("volumeMounts") or ():
-        if "subPathExpr" not in mount:
+        if "subPathExpr" not in mount and str(mount.get("mountPath", "")).rstrip("/") not in OWN_PATHS:
             kept = {key: value for key, value in mount.items() if key in ("name", "mountPath", "subPath")}
             found.append({**kept, "readOnly": True})
     return found

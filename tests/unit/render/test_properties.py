@@ -47,10 +47,10 @@ def containers(draw: st.DrawFn, name: str, volumes: list[str]) -> dict[str, Any]
         found["volumeMounts"] = [
             {
                 "name": one,
-                "mountPath": f"/m/{one}",
+                "mountPath": f"/m/{one}" if number else draw(st.sampled_from(["/m", "/m/", "/tmp", "/tmp/"])),
                 **draw(st.sampled_from([{}, {"readOnly": True}, {"subPath": "a/b"}])),
             }
-            for one in mounted
+            for number, one in enumerate(mounted)
         ]
     if draw(st.booleans()):
         found["securityContext"] = draw(st.sampled_from([{"runAsUser": 1000}, {}, {"readOnlyRootFilesystem": True}]))
