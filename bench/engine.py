@@ -43,6 +43,8 @@ def _config(manifest: Any, rows: int, args: argparse.Namespace) -> Any:
         run_dir="",
         read_ahead_bytes=budget,
         decode_threads=args.threads,
+        cache_dir=args.cache,
+        cache_bytes=(8 << 30) if args.cache else 0,
     )
 
 
@@ -113,6 +115,7 @@ def main() -> None:
     parser.add_argument("--warm-up", type=float, default=0.8, help="GB before the window")
     parser.add_argument("--gigabytes", type=float, default=2.0, help="GB in the window")
     parser.add_argument("--budget", type=int, default=512, help="read-ahead budget, MiB")
+    parser.add_argument("--cache", default="", help="folder of a decoded cache; its first run fills it")
     parser.add_argument("--no-decode", action="store_true", help="the engine only, for a profiler")
     args = parser.parse_args()
     workloads.ensure(args.workload)

@@ -51,6 +51,9 @@ class PodConfig:
     decode_threads: int = 0
     slots: int = 8
     slot_bytes: int = 0
+    #: Folder of the decoded cache, on a local disk, and the bytes that it may take; "" or 0: there is none.
+    cache_dir: str = ""
+    cache_bytes: int = 0
     #: TCP port of /metrics, /healthz and /readyz; 0: any free one, written to run_dir/metrics.addr.
     metrics_port: int = 0
     metrics_host: str = "127.0.0.1"

@@ -35,7 +35,18 @@ _COUNTS = {
     "cache_hits": ("lanefeed_cache_hits", "Decoded row groups that were still in memory and served another window."),
     "decoded_again": (
         "lanefeed_row_groups_decoded_again",
-        "Row groups that had been decoded before and were not kept: raise sidecar.readAhead or lower batching.lanes.",
+        "Row groups decoded once more in an epoch: raise sidecar.readAheadBytes or lower batching.lanes.",
+    ),
+    "disk_cache_hits": ("lanefeed_disk_cache_hits", "Row groups read back from the decoded cache on disk."),
+    "disk_cache_bytes_read": ("lanefeed_disk_cache_read_bytes", "Bytes read back from the decoded cache on disk."),
+    "disk_cache_writes": ("lanefeed_disk_cache_writes", "Decoded row groups written to the cache on disk."),
+    "disk_cache_evictions": (
+        "lanefeed_disk_cache_evictions",
+        "Entries of the cache on disk given up for others: many of them mean that sidecar.cache.size is small.",
+    ),
+    "disk_cache_damaged": (
+        "lanefeed_disk_cache_damaged",
+        "Entries of the cache on disk whose digest was wrong; they were removed and decoded again.",
     ),
     "retries": ("lanefeed_read_retries", "Reads that failed and were tried again."),
 }
@@ -47,6 +58,8 @@ _SECONDS = {
         "CPU seconds of lanefeed_decode_seconds. The rest of those was waiting: for storage, or for a core.",
     ),
     "scatter": ("lanefeed_scatter_seconds", "Seconds that threads spent copying decoded rows into shuffle windows."),
+    "cache_read": ("lanefeed_disk_cache_read_seconds", "Seconds that threads spent reading the cache on disk."),
+    "cache_write": ("lanefeed_disk_cache_write_seconds", "Seconds that threads spent writing to the cache on disk."),
     "assemble": ("lanefeed_assemble_seconds", "Seconds that threads spent copying batches into shared memory."),
 }
 _WAIT_HELP = (
@@ -107,11 +120,10 @@ class _Collector:
             "Shuffle windows that are held in memory.",
             self._hub.engine.memory().get("open_windows", 0),
         )
-        quarantined = self._counts.quarantined + snapshot.counts.get("quarantined", 0)
         yield GaugeMetricFamily(
             "lanefeed_quarantined_shards",
             "Shards set aside because they cannot be read; none of their samples is used.",
-            quarantined,
+            self._counts.quarantined,
         )
 
     def _ranks(self) -> Iterator[Metric]:

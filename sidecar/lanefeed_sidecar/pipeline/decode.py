@@ -16,6 +16,7 @@ from collections.abc import Callable
 from lanefeed_core.lanes import Lanes
 from lanefeed_core.layout import Column
 from lanefeed_core.manifest import Manifest
+from lanefeed_sidecar.cache import Allowance, DecodedCache
 from lanefeed_sidecar.errors import DataError, SidecarError
 from lanefeed_sidecar.formats import Chunk, ShardReader
 from lanefeed_sidecar.pipeline.pieces import RowGroupKey, RowGroups
@@ -52,12 +53,17 @@ class Workers:
         budget: int,
         open_shard: OpenShard,
         stats: Stats,
+        cache: DecodedCache | None = None,
         sleep: Callable[[float], None] = time.sleep,
         rng: Callable[[], float] = random.random,
     ) -> None:
         """Nothing runs before `start`."""
         self._store, self._manifest, self._lanes, self._groups = store, manifest, lanes, groups
         self._columns, self._budget, self._open_shard, self._stats = columns, budget, open_shard, stats
+        self._cache = cache
+        #: Row groups that were decoded in the epoch that is being read, to count those that are decoded again.
+        self._seen: set[RowGroupKey] = set()
+        self._seen_epoch = 0
         self._sleep, self._rng = sleep, rng
         self._stopped = threading.Event()
         self._threads = [threading.Thread(target=self._run, name=f"decode-{i}", daemon=True) for i in range(threads)]
@@ -79,56 +85,88 @@ class Workers:
         with contextlib.suppress(OSError):
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICE)
         readers: OrderedDict[int, ShardReader] = OrderedDict()
+        allowance = Allowance()
         try:
-            while task := self._store.next_task(cancelled=self._stopped.is_set):
-                self._do(task, readers)
+            while True:
+                began = time.monotonic()
+                task = self._store.next_task(cancelled=self._stopped.is_set)
+                if task is None:
+                    break
+                taken = time.monotonic()
+                allowance.idled(taken - began)
+                chunk = self._do(task, readers)
+                allowance.worked(time.monotonic() - taken)
+                if chunk is not None and allowance.open:
+                    self._write(task, chunk, allowance)
         finally:
             for reader in readers.values():
                 reader.close()
 
-    def _do(self, task: Task, readers: OrderedDict[int, ShardReader]) -> None:
+    def _write(self, task: Task, chunk: Chunk, allowance: Allowance) -> None:
+        """Keep what was decoded for its next use, where there is time for it."""
+        began = time.monotonic()
+        served = [window.key for window in task.windows]
+        need = self._cache.wants(task.group, served) if self._cache else None
+        if self._cache and need is not None:
+            self._cache.put(task.group, chunk, need)
+            taken = time.monotonic() - began
+            allowance.spent(taken)
+            self._stats.spend(cache_write=taken)
+
+    def _do(self, task: Task, readers: OrderedDict[int, ShardReader]) -> Chunk | None:
+        """Fill the task's windows; the chunk if it was decoded just now and whole."""
         for attempt in range(1, _TRIES + 1):
             try:
-                self._store.done(task, self._fill(task, readers))
-                return
+                chunk, decoded = self._fill(task, readers)
+                self._store.done(task, chunk)
+                return chunk if decoded else None
             except SidecarError as error:
                 broken = readers.pop(task.group.shard, None)
                 if broken:
                     broken.close()
                 if attempt == _TRIES or not isinstance(error.__cause__, OSError):
                     self._fail(task, error)
-                    return
+                    return None
                 self._stats.add(retries=1)
                 self._sleep(_PAUSE_SECONDS * 2**attempt * (0.5 + self._rng()))
             except Exception as error:  # a bug, or a file that breaks the decoder: it must not end the thread silently
                 log.exception("row group %s of %s", task.group.group, self._manifest.shards[task.group.shard].path)
                 path = self._manifest.shards[task.group.shard].path
                 self._fail(task, DataError(f"shard {path}, row group {task.group.group} cannot be decoded: {error!r}"))
-                return
+                return None
+        return None
 
     def _fail(self, task: Task, error: SidecarError) -> None:
         self._stats.error(error.kind)
         log.error("%s", error)
         self._store.failed(task, error)
 
-    def _fill(self, task: Task, readers: OrderedDict[int, ShardReader]) -> Chunk | None:
-        """Decode and scatter; returns the chunk if it was decoded whole."""
+    def _fill(self, task: Task, readers: OrderedDict[int, ShardReader]) -> tuple[Chunk | None, bool]:
+        """Get and scatter the row group: (the chunk, if it came whole; whether it was decoded)."""
         if task.chunk is not None:
             self._stats.add(cache_hits=1)
             self._scatter(task, task.chunk, 0)
-            return None
-        reader = self._reader(task.group.shard, readers)
+            return None, False
         size = self._groups.nbytes(task.group)
-        if self._store.streams(task.group):
+        streams = self._store.streams(task.group)
+        if self._cache is not None and not streams:
+            began = time.perf_counter()
+            kept = self._cache.get(task.group, [window.key for window in task.windows])
+            if kept is not None:
+                self._stats.spend(cache_read=time.perf_counter() - began)
+                self._scatter(task, kept, 0)
+                return kept, False
+        reader = self._reader(task.group.shard, readers)
+        if streams:
             self._stream(task, reader, size)
-            return None
-        began = _clocks()
+            return None, True
+        clocks = _clocks()
         chunk = reader.read(task.group.group)
-        self._decoded(began)
-        self._count(task.group, chunk.rows, size)
+        self._decoded(clocks)
+        self._count(task, chunk.rows, size)
         self._expect(task.group, chunk.rows)
         self._scatter(task, chunk, 0)
-        return chunk
+        return chunk, True
 
     def _stream(self, task: Task, reader: ShardReader, size: int) -> None:
         """A huge row group comes in pieces; rows of windows that are not open are decoded again later."""
@@ -141,7 +179,7 @@ class Workers:
             self._scatter(task, chunk, at)
             at += chunk.rows
             began = _clocks()
-        self._count(task.group, at, size)
+        self._count(task, at, size)
         self._expect(task.group, at)
 
     def _decoded(self, began: tuple[float, float]) -> None:
@@ -149,10 +187,17 @@ class Workers:
         wall, cpu = _clocks()
         self._stats.spend(decode=wall - began[0], decode_cpu=cpu - began[1])
 
-    def _count(self, group: RowGroupKey, rows: int, size: int) -> None:
+    def _count(self, task: Task, rows: int, size: int) -> None:
+        group, epoch = task.group, max((window.key.epoch for window in task.windows), default=self._seen_epoch)
+        if epoch != self._seen_epoch:
+            self._seen_epoch, self._seen = epoch, set()
+        again = group in self._seen
+        self._seen.add(group)
         shard = self._manifest.shards[group.shard]
         share = self._groups.rows(group) / max(1, shard.rows)
-        self._stats.add(row_groups=1, rows=rows, bytes_read=int(shard.size * share), bytes_decoded=size)
+        self._stats.add(
+            row_groups=1, rows=rows, bytes_read=int(shard.size * share), bytes_decoded=size, decoded_again=int(again)
+        )
 
     def _expect(self, group: RowGroupKey, rows: int) -> None:
         wanted = self._groups.rows(group)

@@ -19,10 +19,12 @@ from lanefeed_core.manifest import Manifest
 from lanefeed_core.podconfig import PodConfig
 from lanefeed_core.slices import LaneSlice, lane_slices, rank_lanes, rank_slice
 from lanefeed_sidecar import formats
+from lanefeed_sidecar.cache import open_cache
 from lanefeed_sidecar.errors import ConfigError
 from lanefeed_sidecar.pipeline.assemble import Shape, assemble, frame_copies, frame_keys
 from lanefeed_sidecar.pipeline.decode import OpenShard, Workers
 from lanefeed_sidecar.pipeline.frames import FrameMeta
+from lanefeed_sidecar.pipeline.future import Uses
 from lanefeed_sidecar.pipeline.pieces import RowGroups
 from lanefeed_sidecar.pipeline.stats import Stats
 from lanefeed_sidecar.pipeline.store import Store
@@ -73,6 +75,9 @@ class Engine:
             reserve=reserve,
             stats=stats,
         )
+        mine = sorted({lane for found in self._rank_lanes.values() for lane in found})
+        epochs = config.epochs if self.lanes.spec.aligned else 0
+        self._cache = open_cache(config, manifest, self.columns, groups, Uses(self.lanes, groups, mine, epochs), stats)
         self._workers = Workers(
             self._store,
             manifest,
@@ -83,6 +88,7 @@ class Engine:
             budget=config.read_ahead_bytes,
             open_shard=open_shard,
             stats=stats,
+            cache=self._cache,
         )
         self._ramp = dict.fromkeys(self.ranks, 1)
         self._steps_by_rows: dict[int, int] = {}
@@ -128,6 +134,9 @@ class Engine:
     def close(self) -> None:
         """Stop all threads after the row groups in hand; may be called again."""
         self._workers.close()
+        if self._cache is not None:
+            self._cache.close()
+            self._cache = None
 
     def seek(self, rank: int, step: int) -> None:
         """The rank's stream goes on at this total step, forwards or backwards."""
@@ -195,7 +204,8 @@ class Engine:
 
     def memory(self) -> dict[str, int]:
         """Bytes by use, and the number of open windows."""
-        return self._store.figures()
+        cached = {"disk_cache": self._cache.used} if self._cache is not None else {}
+        return {**self._store.figures(), **cached}
 
 
 def _total_steps(config: PodConfig, lanes: Lanes) -> int:

@@ -12,28 +12,27 @@ __all__ = ["Snapshot", "Stats"]
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """A consistent copy of all counters and gauges.
+    """A consistent copy of all counters.
 
     counts: name -> total since start. seconds: name -> seconds since start. waits: (stage, on what) -> seconds.
-    gauges: name -> value now. errors: kind -> number.
+    errors: kind -> number.
     """
 
     counts: dict[str, int]
     seconds: dict[str, float]
     waits: dict[tuple[str, str], float]
-    gauges: dict[str, int]
     errors: dict[str, int]
 
 
 class Stats:
-    """Counters and gauges of one engine.
+    """Counters of one engine.
 
     Counts: bytes_read (stored bytes, by the row group's share of its file), row_groups, rows, frames, batches, samples,
     cache_hits (a decoded row group that was still in memory served another window), decoded_again (a row group that
-    had been decoded before and was not kept), windows, retries, quarantined.
+    had been decoded before in the same epoch and was not kept), windows, retries; of the decoded cache on disk:
+    disk_cache_hits, disk_cache_bytes_read, disk_cache_writes, disk_cache_evictions, disk_cache_damaged.
     Seconds: read (opening and checking shards), decode (reading and decoding row groups), decode_cpu (CPU time of it),
-    scatter, assemble.
-    Gauges: windows_open, windows_ready, chunks, window_bytes, pool_bytes, chunk_bytes, decoding_bytes.
+    scatter, assemble, cache_read, cache_write (the decoded cache on disk).
     Waits: ("decode", "budget" | "work"), ("assemble", "decode").
     """
 
@@ -43,7 +42,6 @@ class Stats:
         self._counts: Counter[str] = Counter()
         self._seconds: dict[str, float] = {}
         self._waits: dict[tuple[str, str], float] = {}
-        self._gauges: dict[str, int] = {}
         self._errors: Counter[str] = Counter()
 
     def add(self, **counts: int) -> None:
@@ -62,11 +60,6 @@ class Stats:
         with self._lock:
             self._waits[stage, on] = self._waits.get((stage, on), 0.0) + seconds
 
-    def set(self, **gauges: int) -> None:
-        """Set gauges."""
-        with self._lock:
-            self._gauges.update(gauges)
-
     def error(self, kind: str) -> None:
         """Count an error by the name of its class."""
         with self._lock:
@@ -75,6 +68,4 @@ class Stats:
     def snapshot(self) -> Snapshot:
         """A consistent copy."""
         with self._lock:
-            return Snapshot(
-                dict(self._counts), dict(self._seconds), dict(self._waits), dict(self._gauges), dict(self._errors)
-            )
+            return Snapshot(dict(self._counts), dict(self._seconds), dict(self._waits), dict(self._errors))

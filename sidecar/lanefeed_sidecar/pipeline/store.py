@@ -79,6 +79,8 @@ class Store:
         self._busy: set[RowGroupKey] = set()
         self._kept: dict[RowGroupKey, Chunk] = {}
         self._in_flight = 0
+        #: Why there is nothing to decode: "budget", where a window ahead found no room, else "work".
+        self._idle_on = "work"
         self._closed = False
 
     # ---- positions ---------------------------------------------------------------------------------------------
@@ -144,12 +146,14 @@ class Store:
     def _open(self) -> None:
         """Open windows, nearest first, as far as the budget goes; those needed now push out those needed later."""
         limit = self._budget - self._reserve
+        self._idle_on = "work"
         for distance, need in self._order:
             if need.key in self._windows:
                 continue
             rows = window_rows(self._lanes, need.key)
             cost = int(max(rows, self._capacity_of(need.key)) * self._row_bytes)
             if self.used() + cost > limit and not self._make_room(cost, limit, distance) and distance > 0:
+                self._idle_on = "budget"
                 break
             pieces = window_pieces(self._lanes, self._groups, need.key)
             self._windows[need.key] = Window.open(need.key, pieces, rows=rows, nbytes=cost)
@@ -214,7 +218,7 @@ class Store:
             while not (self._closed or cancelled()):
                 task = self._choose()
                 if task:
-                    self._stats.wait("decode", "work", time.monotonic() - began)
+                    self._stats.wait("decode", self._idle_on, time.monotonic() - began)
                     return task
                 self.changed.wait(_LOOK_AGAIN_SECONDS)
         return None
@@ -259,6 +263,7 @@ class Store:
                 window.whole = True
                 if self._windows.get(window.key) is not window:
                     window.close(self.pool)
+            self._stats.add(windows=len(finished))
             self._ended(task)
             if not self._wanted(task.group):
                 self._kept.pop(task.group, None)

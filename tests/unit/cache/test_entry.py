@@ -1,0 +1,107 @@
+"""Entries: every value comes back bit for bit, and no damaged file is ever taken for one."""
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from lanefeed_core.layout import Column
+from lanefeed_sidecar.cache.entry import EntryError, chunk_bytes, read_entry, write_entry
+from lanefeed_sidecar.formats.chunk import Chunk, FixedChunk, RaggedChunk
+
+ROWS = 5
+COLUMNS = (
+    Column("x", "float64"),
+    Column("m", "int32", (3, 2)),
+    Column("t", "uint8", kind="ragged", nullable=True, logical="string"),
+    Column("empty", "int64", (0,)),
+)
+
+
+def chunk() -> Chunk:
+    odd = np.array([np.nan, -0.0, np.inf, 1.5, -np.nan])
+    odd.view(np.uint64)[0] = 0x7FF8DEADBEEF0001  # a NaN with a payload
+    offsets = np.array([0, 3, 3, 3, 9, 10], np.int64)
+    valid = np.array([1, 0, 1, 1, 1], np.uint8)
+    return Chunk(
+        ROWS,
+        [
+            FixedChunk(odd),
+            FixedChunk(np.arange(30, dtype=np.int32).reshape(5, 3, 2)),
+            RaggedChunk(np.arange(10, dtype=np.uint8), offsets, valid),
+            FixedChunk(np.zeros((5, 0), np.int64)),
+        ],
+    )
+
+
+def put(path: Path, data: Chunk) -> int:
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    try:
+        return write_entry(fd, data)
+    finally:
+        os.close(fd)
+
+
+def get(path: Path, columns: tuple[Column, ...] = COLUMNS, rows: int = ROWS, limit: int = 1 << 20) -> Chunk:
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        return read_entry(fd, columns, rows, limit)
+    finally:
+        os.close(fd)
+
+
+def test_every_bit_comes_back(tmp_path: Path) -> None:
+    assert put(tmp_path / "e", chunk()) == (tmp_path / "e").stat().st_size <= chunk_bytes(chunk())
+    for wanted, found in zip(chunk().columns, get(tmp_path / "e").columns, strict=True):
+        assert type(found) is type(wanted)
+        assert found.values.tobytes() == wanted.values.tobytes()
+        assert (found.values.dtype, found.values.shape) == (wanted.values.dtype, wanted.values.shape)
+        assert (found.validity is None) == (wanted.validity is None)
+        if isinstance(wanted, RaggedChunk) and isinstance(found, RaggedChunk):
+            assert found.offsets.tolist() == wanted.offsets.tolist()
+            assert found.validity is not None
+            assert found.validity.tolist() == [1, 0, 1, 1, 1]
+
+
+def test_tooth_one_flipped_bit_anywhere_is_seen(tmp_path: Path) -> None:
+    put(tmp_path / "e", chunk())
+    data = (tmp_path / "e").read_bytes()
+    for at in range(len(data)):
+        if 24 <= at < 64:
+            continue  # the header's padding says nothing
+        (tmp_path / "e").write_bytes(data[:at] + bytes([data[at] ^ 0x10]) + data[at + 1 :])
+        with pytest.raises(EntryError):
+            get(tmp_path / "e")
+
+
+def test_a_file_cut_at_any_byte_is_seen(tmp_path: Path) -> None:
+    put(tmp_path / "e", chunk())
+    data = (tmp_path / "e").read_bytes()
+    for size in range(len(data)):
+        (tmp_path / "e").write_bytes(data[:size])
+        with pytest.raises(EntryError):
+            get(tmp_path / "e")
+
+
+@pytest.mark.parametrize(
+    ("columns", "rows"),
+    [
+        (COLUMNS, ROWS + 1),
+        (COLUMNS[:3], ROWS),
+        ((Column("x", "int64"), *COLUMNS[1:]), ROWS),
+        ((COLUMNS[0], Column("m", "int32", (2, 3)), *COLUMNS[2:]), ROWS),
+        ((COLUMNS[0], Column("m", "int32", kind="ragged"), *COLUMNS[2:]), ROWS),
+    ],
+)
+def test_an_entry_of_other_columns_is_none_of_ours(tmp_path: Path, columns: tuple[Column, ...], rows: int) -> None:
+    put(tmp_path / "e", chunk())
+    with pytest.raises(EntryError):
+        get(tmp_path / "e", columns, rows)
+
+
+def test_a_file_larger_than_the_cache_is_not_read(tmp_path: Path) -> None:
+    (tmp_path / "e").write_bytes(b"")
+    os.truncate(tmp_path / "e", 1 << 40)
+    with pytest.raises(EntryError, match="1099511627776 bytes"):
+        get(tmp_path / "e")
