@@ -222,6 +222,8 @@ def _said(pod: PodFacts | None) -> str:
 
 def indexer_trouble(world: World, job: JobFacts) -> Why | None:
     """What holds up an indexer that has not failed."""
+    if job.suspended:
+        return Why("Queued", f"a queue holds the indexer's Job {job.name} back until there is quota")
     alive = [pod for pod in world.pods_of(job) if _alive(pod)]
     last = max(alive, key=lambda pod: pod.created, default=None)
     for trouble in last.state.troubles if last else ():

@@ -60,6 +60,8 @@ ASK_AGAIN_SECONDS = 10.0
 FORMER_SECONDS = 60.0
 #: An indexer that failed is made again after so long, doubled each time.
 FIRST_INDEX_WAIT, MAX_INDEX_WAIT = 10.0, 300.0
+#: Plans whose documents are kept, the present one with them.
+KEPT_PLANS = 3
 #: What a job may have asked to be deleted; the oldest are forgotten.
 MAX_ASKED = 64
 INVALID_TEMPLATE = "InvalidPodTemplate"
@@ -136,7 +138,7 @@ class Actions:
             if over and old.deleted is None and scene.now >= member.index_after:
                 self._delete(scene, JOBS, old, "Background")
             return False
-        self._trust(scene)
+        self._trust(scene, again=True)
         made, new = self._make(scene, JOBS, body)
         self._view.put(JOBS, made)
         if new:
@@ -185,13 +187,28 @@ class Actions:
             return False
         self._try(member, body)
         self._make(scene, SERVICES, service(job, self._settings))
-        self._trust(scene)
+        self._trust(scene, again=True)
         group, kind = pod_group(job, body), _GROUPS.get(job.spec.scheduling.gang.provider)
         if group is not None and kind is not None:
             self._make_group(scene, kind, group)
-        made, _ = self._make(scene, JOBS, body)
+        made, new = self._make(scene, JOBS, body)
         self._view.put(JOBS, made)
+        if new:
+            self._tidy(scene, generation - KEPT_PLANS)
         return True
+
+    def _tidy(self, scene: Scene, generation: int) -> None:
+        """Documents of plans that are long over are deleted; the last few stay for people."""
+        if generation < 1:
+            return
+        member, name = scene.member, names.plan_map_name(scene.member.name, generation)
+        member.plans.pop(generation, None)
+        try:
+            found = self._api.get(CONFIG_MAPS, member.namespace, name)
+        except NotFound:
+            return
+        if is_ours(found, member.uid):
+            self._api.delete(CONFIG_MAPS, member.namespace, name, uid=found["metadata"]["uid"])
 
     def _try(self, member: Member, body: Object) -> None:
         """A dry run: an invalid template is said before anything is made of it."""
@@ -210,10 +227,10 @@ class Actions:
         except (NameConflict, Invalid, Forbidden) as error:
             raise Refused(r.Why(_word(error), f"the CA for the job's pods cannot be written: {error}")) from error
 
-    def _trust(self, scene: Scene) -> None:
-        """The ConfigMap with the report service's CA: made before the first pod, mended when the CA is rotated."""
+    def _trust(self, scene: Scene, *, again: bool = False) -> None:
+        """The ConfigMap with the report service's CA: there before any pod (`again`), mended when the CA is rotated."""
         ca = self._registry.ca
-        if not ca or scene.member.trusted == ca:
+        if not ca or (scene.member.trusted == ca and not again):
             return
         body = trust_map(scene.job, ca)
         found, _ = self._make(scene, CONFIG_MAPS, body)

@@ -156,12 +156,13 @@ class Controller:
         if stream is None or not member.chunks or status.terminal:
             return
         member.bound = stream.manifest
-        if member.coordinator is not None and not member.coordinator.behind(status):
+        if member.coordinator is not None and (self._known(p) or not member.coordinator.behind(status)):
             return
         stored = self._registry.manifests.read(member.namespace, member.name, member.uid)
         if stored is None or stored[0].digest != stream.manifest:
             # Somebody deleted the ConfigMaps: reconcile has them built again.
-            member.info, member.chunks = None, 0
+            with member.lock:
+                member.info, member.chunks = None, 0
             return
         made = Coordinator(member.uid, lanes_of(stream, stored[0]), stream.total_steps, status)
         self._registry.attach(member, made)
@@ -250,14 +251,19 @@ class Controller:
 
         A watch can lag, and a list can come from an old cache; then actions of a plan that is over would be done again.
         """
-        version = p.raw["metadata"]["resourceVersion"]
-        if p.member.confirmed == version:
+        if self._known(p):
             return True
+        version = p.raw["metadata"]["resourceVersion"]
         live = self._read_live(p.key)
         if live is None or live["metadata"]["uid"] != p.member.uid or live["metadata"]["resourceVersion"] != version:
             return False
         p.member.confirmed = version
         return True
+
+    @staticmethod
+    def _known(p: _Pass) -> bool:
+        """Whether we wrote this version, or have gone by it and read it live."""
+        return p.member.confirmed == p.raw["metadata"]["resourceVersion"]
 
     def _read_live(self, key: JobKey) -> Object | None:
         """The job as it is, in the view too; None if it is gone."""

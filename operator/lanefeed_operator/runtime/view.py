@@ -24,6 +24,8 @@ JobKey = tuple[str, str]
 
 #: Gone objects that are remembered, so that a late event does not bring one back.
 MAX_GONE = 8192
+#: Version of an object whose name another one has by now.
+FOR_GOOD = 1 << 63
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,14 +83,15 @@ class View:
         facts = read(obj)
         with self._lock:
             old = self._find(kind, facts.namespace, facts.name)
-            if facts.uid in self._gone or (old is not None and _stale(old, facts)):
+            buried = self._gone.get(facts.uid, -1) >= _number(facts.version)
+            if buried or (old is not None and _stale(old, facts)):
                 return ()
             self._stamp += 1
             self._stamps[kind, facts.namespace, facts.name] = self._stamp
             before = self._file_under(kind, old) if old is not None else None
             now = self._store(kind, facts)
             if old is not None and old.uid != facts.uid:
-                self._forget(old.uid, _number(old.version))
+                self._forget(old.uid, FOR_GOOD)
             elif old == facts and before == now:
                 return ()
             return self._touched(kind, facts, old, before, now)

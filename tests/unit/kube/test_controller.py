@@ -148,6 +148,19 @@ def test_resize_stops_the_old_plan_before_the_new_one_begins() -> None:
     assert bed.status["restarts"]["resizes"] == 1
 
 
+def test_documents_of_plans_that_are_long_over_are_deleted() -> None:
+    bed, pods = running(elastic={"stopGraceSeconds": 0})
+    for token in "abcd":
+        bed.patch_spec(restartToken=token)
+        bed.run()
+        bed.gone(*pods)
+        bed.run()
+        pods = bed.pods(bed.status["planGeneration"])
+    assert [name for name in bed.names(CONFIG_MAPS) if name.endswith("-plan")] == [
+        f"{NAME}-{n}-plan" for n in (3, 4, 5)
+    ]
+
+
 def test_a_lost_node_is_fenced_first_and_then_its_pod_is_freed() -> None:
     bed, pods = running(elastic={"nodeLostSeconds": 30})
     for number in (1, 2):

@@ -292,6 +292,11 @@ def test_an_indexer_that_cannot_run_says_why() -> None:
     assert why is not None
     assert why.reason == "ImagePullBackOff"
     assert "container lanefeed-indexer: ImagePullBackOff: no such image" in why.message
+    held = indexer({})
+    held["spec"]["suspend"] = True
+    why = indexer_trouble(world([], []), job_facts(held))
+    assert why is not None
+    assert why.reason == "Queued"
     made = seconds("2026-11-30T10:00:00Z")
     assert made is not None
     creating = [{"name": c.INDEXER, "state": {"waiting": {"reason": "ContainerCreating"}}}]
