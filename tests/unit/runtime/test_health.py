@@ -1,0 +1,156 @@
+"""/healthz, /readyz and the little server under them; how silent watches are noticed."""
+
+import http.client
+import socket
+from collections.abc import Iterator
+
+import pytest
+
+from lanefeed_operator.errors import OperatorError
+from lanefeed_operator.kube.api import JOBS, NODES, PODS, STJS, Forbidden, NotFound, Unreachable
+from lanefeed_operator.runtime.health import STALE_SECONDS, Health, api_answers
+from lanefeed_operator.runtime.http import Answer, HttpServer
+from lanefeed_operator.runtime.watches import Watches
+from lanefeed_operator.runtime.workers import QueueState
+from support.kube_store import KubeStore
+
+KINDS = (STJS, JOBS, PODS, NODES)
+
+
+class Clock:
+    now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_ready_follows_what_main_says() -> None:
+    health = Health()
+    assert health.readyz()[0] == 503
+    health.waiting("the CRD is not installed")
+    assert health.readyz() == (503, "text/plain; charset=utf-8", b"the CRD is not installed\n")
+    health.ready("standby: one leads")
+    assert health.readyz()[::2] == (200, b"standby: one leads\n")
+    health.ready()
+    assert health.readyz()[::2] == (200, b"ready\n")
+    health.waiting("ending")
+    assert health.readyz()[0] == 503
+
+
+def test_a_silent_watch_is_sick_only_while_the_api_server_answers() -> None:
+    clock, answers, asked = Clock(), [True], []
+
+    def ask() -> bool:
+        asked.append(clock.now)
+        return answers[0]
+
+    health = Health(clock)
+    health.api_answers = ask
+    health.watches = lambda: {"pods": 12.0}
+    assert health.healthz()[0] == 200
+    assert asked == [], "nobody is asked while all is well"
+    health.watches = lambda: {"pods": STALE_SECONDS + 1, "jobs": 3.0}
+    status, _, text = health.healthz()
+    assert status == 500
+    assert b"pods (301 s)" in text
+    assert b"jobs" not in text
+    answers[0] = False
+    clock.now += 5
+    assert health.healthz()[0] == 500, "an answer is good for a while"
+    clock.now += 6
+    assert health.healthz()[0] == 200
+    assert len(asked) == 2
+
+
+def test_a_queue_that_does_not_move_is_sick() -> None:
+    health = Health()
+    health.queue = lambda: QueueState(5, STALE_SECONDS + 1, 0.0, 5)
+    assert b"the head of the queue has waited for 301 s" in health.healthz()[2]
+    health.queue = lambda: QueueState(0, 0.0, STALE_SECONDS + 1, 5)
+    assert b"a pass has taken 301 s" in health.healthz()[2]
+    health.queue = lambda: QueueState(5, 5.0, 5.0, 5)
+    assert health.healthz()[0] == 200
+
+
+@pytest.mark.parametrize(
+    ("error", "answers"), [(None, True), (NotFound("no"), True), (Forbidden("no"), True), (Unreachable("no"), False)]
+)
+def test_the_cheap_question(error: Exception | None, answers: bool) -> None:
+    store = KubeStore()
+
+    def before(*_: object) -> None:
+        if error is not None:
+            raise error
+
+    store.before = before
+    assert api_answers(store, "ns")() is answers
+
+
+def test_a_watch_is_heard_of_by_events_and_by_each_new_request() -> None:
+    clock = Clock()
+    watches = Watches(KINDS, clock=clock)
+    clock.now += 50
+    assert set(watches.ages().values()) == {50.0}
+    watches.heard(PODS)
+    watches.answered("/apis/lanefeed.dev/v1alpha1/shardedtrainingjobs", watch=True)
+    watches.answered("/apis/batch/v1/namespaces/team/jobs", watch=True)
+    watches.answered("/api/v1/namespaces", watch=False)
+    watches.answered("/apis/lanefeed.dev/v1alpha1", watch=False)
+    assert watches.ages() == {"pods": 0.0, "shardedtrainingjobs": 0.0, "jobs": 0.0, "nodes": 50.0}
+    assert not watches.started()
+    watches.answered("/api/v1/pods", watch=True)
+    watches.answered("/api/v1/nodes", watch=True)
+    assert watches.started()
+
+
+def test_a_watch_that_lists_again_had_lost_its_place() -> None:
+    relisted = []
+    watches = Watches(KINDS, relisted=relisted.append)
+    path = "/api/v1/namespaces/team/pods"
+    watches.answered(path, watch=False)
+    watches.answered(path, watch=True)
+    watches.answered(path, watch=True)
+    assert relisted == [], "the first listing is the beginning, and a watch that goes on lists nothing"
+    watches.answered(path, watch=False)
+    assert relisted == [PODS]
+
+
+@pytest.fixture
+def server() -> Iterator[HttpServer]:
+    def broken() -> Answer:
+        raise ZeroDivisionError
+
+    pages = {"/metrics": lambda: (200, "text/plain", b"m 1\n"), "/broken": broken}
+    found = HttpServer("127.0.0.1", 0, pages, "LANEFEED_OPERATOR_METRICS_PORT")
+    yield found
+    found.close()
+
+
+def get(server: HttpServer, path: str) -> tuple[int, bytes]:
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=5)
+    try:
+        connection.request("GET", path)
+        answer = connection.getresponse()
+        return answer.status, answer.read()
+    finally:
+        connection.close()
+
+
+def test_pages(server: HttpServer) -> None:
+    assert get(server, "/metrics?x=1") == (200, b"m 1\n")
+    assert get(server, "/nothing") == (404, b"there is /broken, /metrics\n")
+    assert get(server, "/broken")[0] == 500
+
+
+def test_a_taken_port_names_the_setting(server: HttpServer) -> None:
+    with pytest.raises(OperatorError, match=r"LANEFEED_OPERATOR_METRICS_PORT.* to a free port"):
+        HttpServer("127.0.0.1", server.port, {}, "LANEFEED_OPERATOR_METRICS_PORT")
+
+
+def test_clients_that_say_nothing_hold_up_nobody(server: HttpServer) -> None:
+    silent = [socket.create_connection(("127.0.0.1", server.port)) for _ in range(40)]
+    try:
+        assert get(server, "/metrics")[0] == 200
+    finally:
+        for client in silent:
+            client.close()
