@@ -127,7 +127,7 @@ class _Sidecar:
         )
         self._hub = hub = Hub(config, manifest, engine, arena, folder, session=self.session, stats=self._stats)
         committer = self._connect(hub, self._commits, engine)
-        self._http.leave = Leave(hub).wait
+        self._http.leave, self._http.leave_key = Leave(hub).wait, config.job_uid
         self._http.render = renderer(hub, self._stats, self._counts(committer, manifest))
         engine.start()
         self.health.waiting("starting: the socket is being bound")

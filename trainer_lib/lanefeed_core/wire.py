@@ -63,7 +63,7 @@ ENV_FLUSH = "LANEFEED_FLUSH_SECONDS"
 #: Where the kubelet reads a container's last words (default /dev/termination-log).
 ENV_TERMINATION_LOG = "LANEFEED_TERMINATION_LOG"
 
-#: Of the sidecar's HTTP server: the kubelet's hook before it ends the trainer (`?seconds=N`).
+#: Of the sidecar's HTTP server: the kubelet's hook before it ends the trainer (`?seconds=N&job=UID`).
 LEAVE_PATH = "/leave"
 SOCKET_NAME = "feed.sock"
 #: File with the per-pod token, mode 0640; sent as gRPC metadata under TOKEN_METADATA.

@@ -64,9 +64,13 @@ def _probe(path: str, port: int) -> dict[str, Any]:
     return {"httpGet": {"path": path, "port": port}, "timeoutSeconds": 2}
 
 
-def leave_hook(seconds: int, settings: Settings) -> dict[str, Any]:
-    """The trainer's preStop hook: before SIGTERM the sidecar lets its ranks leave, with a checkpoint, at one step."""
-    return {"httpGet": {"path": f"{LEAVE_PATH}?seconds={seconds}", "port": settings.metrics_port}}
+def leave_hook(job: Job, seconds: int, settings: Settings) -> dict[str, Any]:
+    """The trainer's preStop hook: before SIGTERM the sidecar lets its ranks leave, with a checkpoint, at one step.
+
+    Every pod of the cluster reaches that port: the job's UID, which others cannot read, says that the kubelet asks.
+    """
+    path = f"{LEAVE_PATH}?seconds={seconds}&job={job.metadata.uid}"
+    return {"httpGet": {"path": path, "port": settings.metrics_port}}
 
 
 def run_mount() -> dict[str, Any]:

@@ -80,7 +80,7 @@ def _complete_trainer(trainer: dict[str, Any], pod: dict[str, Any], job: Job, pl
     trainer["volumeMounts"] = [*(trainer.get("volumeMounts") or []), run_mount()]
     lifecycle = trainer.get("lifecycle") or {}
     if "preStop" not in lifecycle:
-        trainer["lifecycle"] = {**lifecycle, "preStop": leave_hook(_leave_seconds(job, pod), settings)}
+        trainer["lifecycle"] = {**lifecycle, "preStop": leave_hook(job, _leave_seconds(job, pod), settings)}
 
 
 def _leave_seconds(job: Job, pod: dict[str, Any]) -> int:

@@ -1,5 +1,6 @@
 """/metrics, /healthz, /readyz and /leave on one small threaded server: for Prometheus, kubelet and the local runner."""
 
+import hmac
 import logging
 import sys
 import threading
@@ -35,6 +36,8 @@ class MetricsServer:
         self.render: Callable[[], bytes] = lambda: b""
         #: Waits until the trainer may be ended, at most that many seconds after a stop was agreed, and says why.
         self.leave: Callable[[float], str] = lambda _seconds: "nothing runs yet"
+        #: What whoever asks for `leave` must know: the job's UID, which pods of others cannot read. "": nobody may.
+        self.leave_key = ""
         self._busy = threading.BoundedSemaphore(MAX_CLIENTS)
         # These wait for long: probes must not have to.
         self._leaving = threading.BoundedSemaphore(MAX_LEAVING)
@@ -53,6 +56,11 @@ class MetricsServer:
         """Stop serving."""
         self._server.shutdown()
         self._server.server_close()
+
+    def may_leave(self, query: str) -> bool:
+        """Whether the request knows the job's UID: the port is open to every pod of a cluster."""
+        given = parse_qs(query).get("job", [""])[-1]
+        return bool(self.leave_key) and hmac.compare_digest(given.encode(), self.leave_key.encode())
 
     def answer(self, path: str, query: str = "") -> tuple[int, str, bytes]:
         """Status, content type and body for a path."""
@@ -77,6 +85,9 @@ class MetricsServer:
             def do_GET(self) -> None:
                 """Answer one request."""
                 path, _, query = self.path.partition("?")
+                if path == LEAVE_PATH and not outer.may_leave(query):
+                    self.send_error(403, "this is the kubelet's: name the job's UID")
+                    return
                 room = outer._leaving if path == LEAVE_PATH else outer._busy
                 if not room.acquire(blocking=False):
                     self.send_error(503, "too many clients")

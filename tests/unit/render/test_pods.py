@@ -334,12 +334,12 @@ def test_grace_and_host_names() -> None:
 
 def test_the_trainer_is_not_signalled_before_its_ranks_could_leave() -> None:
     pod = pod_of(make({"elastic": {"stopGraceSeconds": 90}}))
-    hook = {"httpGet": {"path": "/leave?seconds=90", "port": 9404}}
+    hook = {"httpGet": {"path": "/leave?seconds=90&job=u-1", "port": 9404}}
     assert container(pod, c.TRAINER)["lifecycle"] == {"preStop": hook}
     assert pod["terminationGracePeriodSeconds"] > 90
     assert "lifecycle" not in container(pod, c.SIDECAR)
     short = container(pod_of(make(pod={"terminationGracePeriodSeconds": 30})), c.TRAINER)["lifecycle"]
-    assert short["preStop"]["httpGet"]["path"] == "/leave?seconds=20"
+    assert short["preStop"]["httpGet"]["path"] == "/leave?seconds=20&job=u-1"
     started = {"exec": {"command": ["x"]}}
     both = container(pod_of(make(lifecycle={"postStart": started})), c.TRAINER)["lifecycle"]
     assert both["postStart"] == started

@@ -105,12 +105,15 @@ def test_over_http_and_never_in_the_way_of_probes() -> None:
         except urllib.error.HTTPError as error:
             return error.code, ""
 
+    assert get("/leave?seconds=3&job=")[0] == 403, "nobody may before the job is known"
+    server.leave_key = "u-1"
     try:
-        assert get("/leave?seconds=3") == (200, "nothing runs yet\n")
+        assert get("/leave?seconds=3&job=u-1") == (200, "nothing runs yet\n")
         server.leave = leave
         answers: list[tuple[int, str]] = []
         threads = [
-            threading.Thread(target=lambda: answers.append(get("/leave?seconds=50"))) for _ in range(MAX_LEAVING)
+            threading.Thread(target=lambda: answers.append(get("/leave?seconds=50&job=u-1")))
+            for _ in range(MAX_LEAVING)
         ]
         for thread in threads:
             thread.start()
@@ -119,14 +122,16 @@ def test_over_http_and_never_in_the_way_of_probes() -> None:
             if len(seen) == MAX_LEAVING:
                 break
             deadline.wait(0.05)
-        assert get("/leave?seconds=50")[0] == 503
+        assert get("/leave?seconds=50&job=u-1")[0] == 503
         assert get("/healthz") == (200, "ok\n")
+        # Whoever does not know the job takes no place, and is never waited for.
+        assert [get(f"/leave?seconds=1{more}")[0] for more in ("", "&job=u-2", "&job=", "&job=%ff")] == [403] * 4
         hold.set()
         for thread in threads:
             thread.join(10)
         assert answers == [(200, "no rank trains\n")] * MAX_LEAVING
         assert seen == [50.0] * MAX_LEAVING
-        assert get("/leave?seconds=-1")[0] == get("/leave?seconds=x")[0] == get("/leave")[0] == 200
+        assert {get(f"/leave?{more}job=u-1")[0] for more in ("seconds=-1&", "seconds=x&", "")} == {200}
         assert seen[-3:] == [0.0] * 3
     finally:
         hold.set()
