@@ -27,6 +27,7 @@ IMAGES = {name: f"kube.test/lanefeed-{name}:dev" for name in ("operator", "sidec
 #: Where the operator and its release live.
 SYSTEM = "lanefeed-system"
 RELEASE = "lanefeed"
+NODES = 3
 
 Object = dict[str, Any]
 
@@ -84,6 +85,14 @@ class Cluster:
         """The images into all nodes."""
         for name in IMAGES:
             self.script("image", str(ROOT / ".images" / f"{name}.tar"), seconds=300)
+
+    def kueue(self) -> None:
+        """Kueue, on node1: its webhooks are asked for every Job, whoever takes away another node."""
+        for node in range(2, NODES + 1):
+            self.kubectl("cordon", f"node{node}")
+        self.script("kueue", seconds=240)
+        for node in range(2, NODES + 1):
+            self.kubectl("uncordon", f"node{node}")
 
     def install(self, *options: str, command: str = "install") -> None:
         """The chart, as docs/install.md says; images and CPU are those of this machine."""
@@ -192,13 +201,21 @@ class Cluster:
 
     def kill(self, pod: Object, container: str) -> float:
         """SIGKILL to process 1 of a container; when."""
+        at = time.time()
+        self._task(pod, container, "kill", "-s", "SIGKILL")
+        return at
+
+    def process(self, pod: Object, container: str) -> int:
+        """Process 1 of a container, as this machine numbers it."""
+        return int(self._task(pod, container, "ps").splitlines()[1].split()[0])
+
+    def _task(self, pod: Object, container: str, *command: str) -> str:
+        """`ctr tasks` on the pod's node."""
         statuses = pod["status"].get("containerStatuses", []) + pod["status"].get("initContainerStatuses", [])
         found = next(status for status in statuses if status["name"] == container)
         socket = self.state / pod["spec"]["nodeName"] / "containerd.sock"
         task = found["containerID"].removeprefix("containerd://")
-        at = time.time()
-        self.run(["ctr", "-a", str(socket), "-n", "k8s.io", "tasks", "kill", "-s", "SIGKILL", task])
-        return at
+        return self.run(["ctr", "-a", str(socket), "-n", "k8s.io", "tasks", *command, task])
 
     def node(self, what: str, number: int) -> None:
         """crash, restore, freeze, thaw, cut or join a node."""

@@ -11,15 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from e2e import scenarios
-from e2e.cluster import KUBE, ROOT, Cluster
+from e2e.cluster import KUBE, NODES, Cluster
+from e2e.lifetime import LOGS
+from e2e.scenarios import Scenarios
 
 if os.environ.get("LANEFEED_E2E") != "1":
     collect_ignore_glob = ["test_*.py"]
-
-#: What a failed scenario leaves for a reader.
-LOGS = ROOT / ".e2e"
-NODES = 3
 
 
 @pytest.fixture(autouse=True)
@@ -54,10 +51,10 @@ def cluster(shm_root: Path) -> Iterator[Cluster]:
 
 
 @pytest.fixture(scope="session")
-def results(cluster: Cluster, request: pytest.FixtureRequest) -> Iterator[scenarios.Scenarios]:
+def results(cluster: Cluster, request: pytest.FixtureRequest) -> Iterator[Scenarios]:
     """All scenarios that the selected tests ask for, under way."""
     wanted = [item.get_closest_marker("scenario") for item in request.session.items]
     names = [mark.args[0] for mark in wanted if mark is not None]
-    running = scenarios.Scenarios(cluster, names)
+    running = Scenarios(cluster, names)
     yield running
     running.join(seconds=600)

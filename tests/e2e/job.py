@@ -137,7 +137,9 @@ class Job:
     # ---- what is done to it ----------------------------------------------------------------------------------------
 
     def apply(self) -> "Job":
-        """`kubectl apply`."""
+        """`kubectl apply`, once its volume is bound: a pod that waits for one is an event of its own."""
+        path = f"/api/v1/namespaces/{self.namespace}/persistentvolumeclaims/shared"
+        wait(lambda: self.cluster.get(path)["status"]["phase"] == "Bound", 30, f"the volume of {self.name}")
         self.cluster.apply(self.manifest())
         return self
 
@@ -186,6 +188,12 @@ class Job:
             p for p in self.pods() if p["status"]["phase"] == "Running" and "deletionTimestamp" not in p["metadata"]
         ]
 
+    def sidecar_restarts(self, pod: Object) -> int:
+        """How often the sidecar of a pod has begun again."""
+        found = next(p for p in self.pods() if p["metadata"]["uid"] == pod["metadata"]["uid"])
+        states = found["status"]["initContainerStatuses"]
+        return next(int(s["restartCount"]) for s in states if s["name"] == "lanefeed-sidecar")
+
     def events(self) -> list[Object]:
         """Events about the job itself, oldest first."""
         found = self.cluster.get(f"/apis/events.k8s.io/v1/namespaces/{self.namespace}/events")["items"]
@@ -228,13 +236,25 @@ class Job:
         self.wait(lambda: self.step() >= step, seconds, f"a commit at step {step} or later")
 
     def seen(self, step: int, seconds: float = 60, *, generation: int = 0, rank: int | None = None) -> None:
-        """Until a rank has trained `step` (in this plan generation); asks no API server."""
-        self.allow(step + 2)
+        """Until a rank has trained `step` (in this plan generation); asks no API server.
+
+        Ranks may go on for a while: a stop is agreed on for a step that lies ahead of the fastest.
+        """
+        self.allow(step + 40)
 
         def done() -> bool:
             return any(s >= step and g >= generation and (rank is None or r == rank) for _, s, g, r in self.times())
 
         wait(done, seconds, f"{self.name}: step {step} of plan {generation}")
+
+    def leaves(self, seconds: float = 30) -> int:
+        """Until a stop is agreed on; lets ranks go there and no further. The step.
+
+        Ranks that wait for `limit` have no pace by which the operator could tell how far they will have come.
+        """
+        stop = self.wait(lambda: self.status().get("stop"), seconds, "a stop")
+        self.allow(int(stop["step"]))
+        return int(stop["step"])
 
     def completes(self, seconds: float = 120) -> Object:
         """Let it run to its end, and prove it."""
