@@ -8,9 +8,9 @@ what it would compare to find out what changed is not computed (`_NoState`). Sel
 """
 
 import asyncio
-import logging
 import threading
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+import time
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -24,14 +24,16 @@ from lanefeed_operator.runtime.watches import WATCH_SECONDS, Watches
 
 __all__ = ["KINDS", "Shell"]
 
-log = logging.getLogger(__name__)
-
 #: What is watched; nodes where the operator may.
 KINDS = (STJS, JOBS, PODS, NODES)
 #: A watch of which nothing comes, not even a bookmark (the server sends one a minute), is begun anew after this long.
 SILENT_SECONDS = 75.0
 #: Listings come in pieces of this many objects: both sides hold one piece in memory.
 CHUNK = 500
+#: Every watch has begun by then, or never will.
+BEGIN_SECONDS = 60.0
+POLL_SECONDS = 0.2
+CLEAN_SECONDS = 1.0
 #: Retries of a request before its watch gives up and with it the process: five minutes, and never long after the API
 #: server is back.
 BACKOFFS = (1, 1, 2, 3, *(5,) * 60)
@@ -69,9 +71,9 @@ class Shell:
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="watches", daemon=True)
         #: Why the watches ended; None while they run, or if they were told to.
-        self.error: BaseException | None = None
-        #: Set once they have ended, for whatever reason.
-        self.ended = threading.Event()
+        self.error: Exception | None = None
+        self._tasks: Collection[asyncio.Task[Any]] = ()
+        self._on_end: Callable[[], None] = lambda: None
 
     def start(self, ended: Callable[[], None] = lambda: None) -> None:
         """Begin to watch; `ended` is called at the end."""
@@ -90,27 +92,42 @@ class Shell:
     # ---- kopf ------------------------------------------------------------------------------------------------------
 
     def _run(self) -> None:
+        loop = asyncio.new_event_loop()
         try:
-            asyncio.run(
-                kopf.operator(
-                    registry=self._registry(),
-                    settings=self._settings(),
-                    standalone=True,
-                    clusterwide=not self._namespaces,
-                    namespaces=self._namespaces,
-                    stop_flag=self._stop,
-                )
-            )
+            loop.run_until_complete(self._watch())
+        except Exception as error:
+            # The edge of a thread: whatever it was, `main` must hear of it, and end the process.
             if not self._stop.is_set():
-                self.error = OperatorError("the watches ended without being told to")
-        except BaseException as error:
-            # The edge of a thread: whatever it was, `main` must hear of it and end the process.
-            if not self._stop.is_set():
-                log.exception("a watch ended")
                 self.error = error
-        finally:
-            self.ended.set()
-            self._on_end()
+        # At once: kopf may hang while it cleans up after a task that failed (seen).
+        self._on_end()
+        loop.run_until_complete(self._clean_up())
+
+    async def _watch(self) -> None:
+        """Watch until told to end, or until something of kopf's ends by itself. Raises what it ended with."""
+        self._tasks = await kopf.spawn_tasks(
+            registry=self._registry(),
+            settings=self._settings(),
+            standalone=True,
+            clusterwide=not self._namespaces,
+            namespaces=self._namespaces,
+            stop_flag=self._stop,
+        )
+        begun = time.monotonic()
+        while not self._stop.is_set():
+            done, _ = await asyncio.wait(self._tasks, timeout=POLL_SECONDS, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                task.result()
+            if done and not self._stop.is_set():
+                raise OperatorError("kopf ended without being told to")
+            if not self._watches.started() and time.monotonic() - begun > BEGIN_SECONDS:
+                # kopf asks once what resources there are; where the API server was just starting, it never finds them.
+                raise OperatorError(f"not everything is watched after {BEGIN_SECONDS:g} s; see kopf's lines above")
+
+    async def _clean_up(self) -> None:
+        self._stop.set()
+        ending = asyncio.create_task(kopf.run_tasks(self._tasks))
+        await asyncio.wait([ending], timeout=CLEAN_SECONDS)
 
     def _registry(self) -> kopf.OperatorRegistry:
         registry = kopf.OperatorRegistry()

@@ -6,6 +6,7 @@ lives is heard of at least that often, however quiet its objects are. A listing 
 had lost its place: what was deleted meanwhile was not told, so `relisted` asks the resync to find out.
 """
 
+import logging
 import re
 import threading
 import time
@@ -18,6 +19,8 @@ import aiohttp
 from lanefeed_operator.kube.api import Kind
 
 __all__ = ["WATCH_SECONDS", "Watches"]
+
+log = logging.getLogger(__name__)
 
 #: The API server ends a watch after this long, and kopf begins the next one where it ended.
 WATCH_SECONDS = 120
@@ -67,8 +70,10 @@ class Watches:
         with self._lock:
             self._heard[kind] = self._clock()
             lost = not watch and kind in self._watched
-            if watch:
+            if watch and kind not in self._watched:
                 self._watched.add(kind)
+                if len(self._watched) == len(self._heard):
+                    log.info("every watch has begun: %s", ", ".join(sorted(k.plural for k in self._watched)))
         if lost:
             self._relisted(kind)
 
