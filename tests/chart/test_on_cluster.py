@@ -1,6 +1,7 @@
 """The chart on a real API server, and a real Prometheus that must find native sidecars; skipped with no cluster up."""
 
 import json
+import re
 import shutil
 import subprocess
 import time
@@ -13,7 +14,7 @@ import yaml
 
 from chart.conftest import Cluster
 from support.discovery import META, pod_targets
-from support.helm import CHART, template
+from support.helm import CHART, ROOT, template
 from support.prometheus import free_port, prometheus
 
 IMAGE = "kube.test/lanefeed-sidecar:dev"
@@ -54,6 +55,15 @@ def test_the_api_server_takes_every_object_without_a_warning(cluster: Cluster, n
             done = cluster.try_kubectl(*arguments, text=yaml.safe_dump(checked))
             assert done.returncode == 0, f"{checked['kind']}: {done.stderr}"
             assert "Warning" not in done.stderr, done.stderr
+
+
+def test_the_api_server_takes_the_policy_of_the_security_page(cluster: Cluster, namespace: str) -> None:
+    found = re.search(r"```yaml\n(.+?)```", (ROOT / "docs/security.md").read_text(), re.DOTALL)
+    assert found
+    done = cluster.try_kubectl(
+        "apply", "-n", namespace, "--dry-run=server", "--validate=strict", "-f", "-", text=found[1]
+    )
+    assert done.returncode == 0, done.stderr
 
 
 def _pods(found: dict[str, Any]) -> list[dict[str, Any]]:
