@@ -146,6 +146,7 @@ class ControlPlane:
             self.effect()
             self.check_write(before, decision.status)
             self.status = decision.status
+            self.store.committed.add(decision.status.cursor.commit)
             self.writes += 1
             if decision.status.state != before.state:
                 self.trace.append(

@@ -56,15 +56,20 @@ class Store:
     """Durable checkpoints: name -> rank -> file. Anybody may write, zombies too."""
 
     files: dict[str, dict[int, Saved]] = field(default_factory=dict)
+    #: Ranks of one checkpoint may have come to it from different ones (see Pod.careful).
+    apart: bool = False
+    #: Those that became the job's commits.
+    committed: set[str] = field(default_factory=set)
 
     def write(self, name: str, rank: int, saved: Saved) -> None:
         self.files.setdefault(name, {})[rank] = saved
 
     def whole(self, name: str) -> bool:
-        """Whether every rank's file is there, of one world and one step."""
+        """Whether every rank's file is there, of one world and one step, and from one checkpoint unless `apart`."""
         ranks = self.files.get(name, {})
         worlds = {f.world for f in ranks.values()}
-        return worlds == {len(ranks)} and len({(f.step, f.before) for f in ranks.values()}) == 1
+        came = {(f.step, "" if self.apart else f.before) for f in ranks.values()}
+        return worlds == {len(ranks)} and len(came) == 1
 
     def chain(self, last: str) -> list[list[int]]:
         """Ids of every global batch as the chain of checkpoints that ends in `last` saw them."""
@@ -72,10 +77,26 @@ class Store:
         name = last
         while name:
             assert self.whole(name), f"checkpoint {name} is not whole: {self.files.get(name)}"
-            ranks = [self.files[name][rank] for rank in sorted(self.files[name])]
-            parts.append([[i for r in ranks for i in r.ids[k]] for k in range(len(ranks[0].ids))])
-            name = ranks[0].before
+            ways = [self._way(name, rank) for rank in sorted(self.files[name])]
+            # The newest checkpoint that all ranks came by; ranks that passed others on the way did the same steps.
+            base = next(at for at in ways[0] if all(at in way for way in ways))
+            ids = [way[base] for way in ways]
+            assert len({len(i) for i in ids}) == 1, f"ranks of {name} did {[len(i) for i in ids]} steps since {base}"
+            parts.append([[i for rank in ids for i in rank[k]] for k in range(len(ids[0]))])
+            name = base
         return [step for part in reversed(parts) for step in part]
+
+    def _way(self, name: str, rank: int) -> dict[str, list[tuple[int, ...]]]:
+        """Checkpoint -> the rank's ids from it to `name`; those that it came by in this world, the newest first."""
+        file, ids = self.files[name][rank], list[tuple[int, ...]]()
+        found: dict[str, list[tuple[int, ...]]] = {}
+        while True:
+            ids = [*file.ids, *ids]
+            found[file.before] = ids
+            before = self.files.get(file.before, {}).get(rank)
+            if before is None or before.world != file.world or before.step >= file.step:
+                return found
+            file = before
 
 
 @dataclass
@@ -136,6 +157,8 @@ class Pod:
     leaves_by: float | None = None
     flush_until: float = 0.0
     prune: bool = True
+    #: A rank that comes by a step again whose checkpoint is a job commit already writes and commits none.
+    careful: bool = False
     #: Skip this many ids in ledgers (a planted fault).
     ledger_fault: bool = False
 
@@ -164,7 +187,7 @@ class Pod:
     def checkpoint(self, rank: Rank) -> None:
         """Durable first, committed then."""
         name = f"s{rank.step:05d}-g{self.generation}"
-        if name == rank.name or rank.step == rank.committed:
+        if name == rank.name or rank.step == rank.committed or (self.careful and name in self.store.committed):
             return
         self.store.write(name, rank.rank, Saved(rank.step, rank.name, self.world, tuple(rank.ids)))
         ledger = Ledger()

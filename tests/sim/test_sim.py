@@ -20,6 +20,16 @@ def test_any_faults_give_the_uninterrupted_order_and_a_proof(first: int) -> None
             raise AssertionError(f"seed {seed}: {error}") from error
 
 
+@pytest.mark.parametrize("first", range(0, 60, BLOCK))
+def test_ranks_that_restart_alone_behind_the_last_commit_hold_up_no_later_one(first: int) -> None:
+    """They come by its step without committing it again: no segment of theirs ends there."""
+    for seed in range(first, first + BLOCK):
+        try:
+            World(seed, Chances(pod=0.02, sidecar=0.03, loss=0.4, late=0.5), careful=True).run().check_end()
+        except AssertionError as error:
+            raise AssertionError(f"seed {seed}: {error}") from error
+
+
 @pytest.mark.parametrize("seed", range(20))
 def test_a_trainer_that_exits_0_too_early_ends_no_job(seed: int) -> None:
     """Public report: a graceful exit of 0 on eviction ends an Indexed Job early."""

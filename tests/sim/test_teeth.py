@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from lanefeed_core import expected
 from lanefeed_core.book import Book
 from lanefeed_core.ledger import Ledger
 from lanefeed_operator.coordinator.admission import Admission
@@ -172,3 +173,16 @@ def test_late_reports_of_a_former_session(monkeypatch: pytest.MonkeyPatch) -> No
         watched(seed)
     monkeypatch.setattr(Admission, "is_new", lambda self, r: True)
     caught(watched)
+
+
+def test_a_rank_behind_the_last_commit_is_cut_off_at_a_wrong_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it did again is taken for one step less: the job would count a step of it twice."""
+    real = expected.part
+    monkeypatch.setattr(
+        expected, "part", lambda lanes, world, rank, start, end: real(lanes, world, rank, start, end - 1)
+    )
+
+    def behind(seed: int) -> None:
+        World(seed, Chances(pod=0.02, sidecar=0.03, loss=0.4, late=0.5), careful=True).run().check_end()
+
+    assert "used more than once" in caught(behind)

@@ -42,7 +42,9 @@ class Chances:
 class World(ControlPlane):
     """One run."""
 
-    def __init__(self, seed: int, chances: Chances | None = None, *, ledger_fault: bool = False) -> None:
+    def __init__(
+        self, seed: int, chances: Chances | None = None, *, ledger_fault: bool = False, careful: bool = False
+    ) -> None:
         self.rng = random.Random(seed)
         self.chances = chances or Chances()
         self.ledger_fault = ledger_fault
@@ -66,7 +68,8 @@ class World(ControlPlane):
             "template": {"spec": {"containers": [{"name": "trainer", "command": ["x"]}]}},
         }
         self.lanes = lanes_of(self.last_batch)
-        self.store = Store()
+        self.careful = careful and not self.collective
+        self.store = Store(apart=self.careful)
         self.status = Status()
         self.writes = 0
         self.plans: dict[int, tuple[int, int]] = {}
@@ -142,7 +145,7 @@ class World(ControlPlane):
         pod = Pod(
             "u1", index, uid, kids.generation, world, ranks, Sidecar(f"{uid}/0"), self.last_batch, self.store, self.rng
         )
-        pod.prune, pod.ledger_fault = self.prune, self.ledger_fault
+        pod.prune, pod.ledger_fault, pod.careful = self.prune, self.ledger_fault, self.careful
         cursor = self.status.cursor
         if cursor.total_step:
             pod.sidecar.last_commit = Committed(cursor.total_step, cursor.commit, cursor.plan_generation)

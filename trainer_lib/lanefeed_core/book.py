@@ -146,6 +146,12 @@ class Book:
             del chain[min(chain)]
         return self._complete(segment)
 
+    def remove(self, segment: Segment) -> None:
+        """Forget a segment that counted for the moment alone."""
+        chain = self._segments.get(segment.rank, {})
+        if chain.get(segment.start) == segment:
+            del chain[segment.start]
+
     def _check(self, segment: Segment, plan_generation: int) -> None:
         if plan_generation != self.plan_generation:
             raise CommitRefused(

@@ -94,6 +94,9 @@ class Ledger:
             result.add(epoch, entry.count, entry.total)
         return result
 
+    def __sub__(self, other: "Ledger") -> "Ledger":
+        return Ledger({epoch: self[epoch] - other[epoch] for epoch in {*self._entries, *other._entries}})
+
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Ledger) and self._nonzero() == other._nonzero()
 

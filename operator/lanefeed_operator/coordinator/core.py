@@ -22,9 +22,10 @@ from lanefeed_operator.coordinator import lives
 from lanefeed_operator.coordinator.admission import Admission, problem
 from lanefeed_operator.coordinator.lives import Change, Life
 from lanefeed_operator.coordinator.notes import Notes
-from lanefeed_operator.coordinator.proof import Prover, Sum
+from lanefeed_operator.coordinator.proof import Proofs, Prover
 from lanefeed_operator.coordinator.reports import Committed, PodReport, RankCommit, RankReport, Reply, StopAt, Taken
 from lanefeed_operator.coordinator.speed import Speed
+from lanefeed_operator.coordinator.sums import Sum
 from lanefeed_operator.coordinator.waiting import Waiting
 from lanefeed_operator.errors import CoordinatorError
 from lanefeed_operator.reconcile.types import FeedFailure, FeedView
@@ -33,7 +34,6 @@ __all__ = ["Coordinator"]
 
 log = logging.getLogger(__name__)
 
-MAX_PROOFS = 32
 #: Where a job has no last step of its own: what a status can hold.
 MAX_STEPS = 1 << 53
 
@@ -52,8 +52,7 @@ class Coordinator:
         self._prover = Prover(lanes, total_steps)
         status = status or Status()
         self._book = Book.from_dict(status.book) if status.book else Book(0, 0)
-        self._proofs = {proof.epoch: proof for proof in status.ledger.epochs}
-        self._proven = status.ledger.verified
+        self._proofs = Proofs(status.ledger.epochs, status.ledger.verified)
         self._ranks_per_pod = max(1, status.plan.ranks_per_replica)
         self._recovered = True
         self._version = 1
@@ -78,6 +77,7 @@ class Coordinator:
         self._speed = Speed()
         self._moved = 0.0
         self._unsettled = False
+        self._cuts: list[Segment] = []
 
     # ---- what the shell says ------------------------------------------------------------------------------------
 
@@ -191,8 +191,9 @@ class Coordinator:
                 return []
             last, known = self._book.last.step, {0, *(c.step for c in (*self._book.commits, *self._book.void))}
             begun = sorted(set(self._begun(report).values()) - known)
-            stops = sorted({c.stop for c in self._good(report) if c.stop > last})
-        return self._prover.needed(last, begun, stops)
+            segments = [segment for segment in (c.segment for c in self._good(report)) if segment.stop > last]
+            world = self._book.world
+        return self._prover.needed(last, begun, segments, world)
 
     def reply(self, report: PodReport, taken: Taken) -> Reply:
         """The answer to a report, by what is persisted now."""
@@ -244,6 +245,10 @@ class Coordinator:
             self._settle()
         for commit in good:
             self._add(commit)
+        for cut in self._cuts:
+            # It was found out for the last commit of this moment; the sidecar sends the whole until it is taken.
+            self._book.remove(cut)
+        self._cuts.clear()
         self._news |= self._notes.add(r)
         self._moved = self._moved or now
         if self._lives and self._speed.due(now):
@@ -311,26 +316,24 @@ class Coordinator:
         known = any(c.step == step for c in (*self._book.commits, *self._book.void))
         self._book.begin(step, Ledger() if known else self._prover.prefix(step), keep=True)
         for epoch in range(first, end) if self._book.last.stand_in else ():
-            self._keep_proof(
+            self._proofs.keep(
                 EpochProof(epoch=epoch, samples=0, digest="", expected="", verified=False, recomputed=True)
             )
         self._changed()
 
     def _add(self, commit: RankCommit) -> None:
         """Into the book; a job commit that this completes is proven before it counts."""
-        if self._mismatch or commit.ledger is None:
+        if self._mismatch:
             return
-        before = list(self._book.commits)
-        segment = Segment(commit.rank, commit.start, commit.stop, commit.ledger, commit.name)
-        try:
-            made = self._book.add(segment, self._book.plan_generation)
-        except CommitRefused:
-            return
+        before, segment = list(self._book.commits), commit.segment
+        cut = self._prover.cut(segment, self._book.last.step, self._book.world)
+        self._cuts += [cut] if cut else []
+        made = self._enter(segment) or (self._enter(cut) if cut else None)
         if made is None:
             return
         checked = self._prover.check(self._book.commits[-2].step, made)
         for proof in checked.proofs:
-            self._keep_proof(proof)
+            self._proofs.keep(proof)
         if checked.mismatch:
             self._book.commits = before
             self._mismatch = FeedFailure("LedgerMismatch", checked.mismatch)
@@ -340,12 +343,12 @@ class Coordinator:
             self._commit_event = self._events
         self._changed()
 
-    def _keep_proof(self, proof: EpochProof) -> None:
-        old = self._proofs.pop(proof.epoch, None)
-        self._proven += int(proof.verified) - int(old.verified if old else False)
-        self._proofs[proof.epoch] = proof
-        while len(self._proofs) > MAX_PROOFS:
-            del self._proofs[min(self._proofs)]
+    def _enter(self, segment: Segment) -> JobCommit | None:
+        """The job commit that a rank's segment completes, if it does."""
+        try:
+            return self._book.add(segment, self._book.plan_generation)
+        except CommitRefused:
+            return None
 
     def _changed(self) -> None:
         self._news = self._unsettled = True
@@ -367,8 +370,8 @@ class Coordinator:
                 last_step=last.step,
                 last_name=last.name,
                 last_generation=last.plan_generation,
-                proofs=tuple(self._proofs[epoch] for epoch in sorted(self._proofs)),
-                proven=self._proven,
+                proofs=self._proofs.latest,
+                proven=self._proofs.verified,
                 mismatch=self._mismatch,
                 failures=tuple(self._notes.failures),
                 quarantined=tuple(sorted(self._notes.quarantined.items())),

@@ -4,26 +4,24 @@ Called by `core` for every new job commit, before it counts. Pure; a finished ep
 the manifest says is remembered, so that a caller who must be quick lets `prepare` find it out first, in its own time.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from lanefeed_core import expected
-from lanefeed_core.book import JobCommit
-from lanefeed_core.cursor import Cursor
+from lanefeed_core.book import JobCommit, Segment
 from lanefeed_core.errors import LedgerMismatch
 from lanefeed_core.lanes import Lanes
 from lanefeed_core.ledger import Entry, Ledger
 from lanefeed_operator.api.status import EpochProof
+from lanefeed_operator.coordinator.sums import Epoch, Part, Prefix, Sum, Sums, finished
 
-__all__ = ["Checked", "Prover", "Sum"]
+__all__ = ["Checked", "Proofs", "Prover"]
 
-#: A sum over the dataset: ("epoch", number) or ("prefix", total step).
-Sum = tuple[str, int]
-
-#: Sums remembered; those of one commit and of a start are wanted together.
-KEEP_SUMS = 16
-#: Epochs prepared for one commit: more than that pass in one commit only where an epoch is tiny.
-MAX_EPOCHS = 4
+#: Epochs whose proofs are kept.
+MAX_PROOFS = 32
+#: Samples that one rank's part is recomputed for: a second or two.
+MAX_PART = 1 << 25
+#: Epochs and parts prepared for one report: more are wanted at once only where an epoch is tiny.
+MAX_PREPARED = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +33,28 @@ class Checked:
     mismatch: str = ""
 
 
+class Proofs:
+    """The proofs of the newest epochs, and how many of all were good."""
+
+    def __init__(self, known: Iterable[EpochProof], verified: int) -> None:
+        """Go on from a persisted status."""
+        self._epochs = {proof.epoch: proof for proof in known}
+        self.verified = verified
+
+    def keep(self, proof: EpochProof) -> None:
+        """An epoch's proof; one that was made before is replaced."""
+        old = self._epochs.pop(proof.epoch, None)
+        self.verified += int(proof.verified) - int(old.verified if old else False)
+        self._epochs[proof.epoch] = proof
+        while len(self._epochs) > MAX_PROOFS:
+            del self._epochs[min(self._epochs)]
+
+    @property
+    def latest(self) -> tuple[EpochProof, ...]:
+        """By epoch."""
+        return tuple(self._epochs[epoch] for epoch in sorted(self._epochs))
+
+
 class Prover:
     """Proves epochs of one job."""
 
@@ -42,61 +62,54 @@ class Prover:
         """Take the job's order, and the total step at which it ends."""
         self.lanes = lanes
         self.total_steps = total_steps
-        self._sums: dict[Sum, Entry | Ledger] = {}
-        self._all_rows: Entry | None = None
+        self._sums = Sums(lanes)
 
-    def needed(self, last: int, begun: Sequence[int], stops: Sequence[int]) -> list[Sum]:
-        """Sums that may be asked for: job commits up to `stops` after one at `last`, lives that began at `begun`."""
-        found: list[Sum] = [("prefix", step) for step in begun[:2]]
-        if stops:
-            first, end = self.finished(last), self.finished(stops[-1])
-            found += [("epoch", epoch) for epoch in range(first, min(end, first + MAX_EPOCHS))]
-            if self.total_steps and stops[-1] >= self.total_steps:
-                found.append(("prefix", stops[-1]))
+    def needed(self, last: int, begun: Sequence[int], segments: Sequence[Segment], world: int) -> list[Sum]:
+        """Sums that may be asked for: lives that began at `begun`, ranks' `segments` after a job commit at `last`."""
+        found: list[Sum] = [Prefix(step) for step in begun[:MAX_PREPARED]]
+        if segments:
+            stop = max(segment.stop for segment in segments)
+            first = self.finished(last)
+            found += [Epoch(e) for e in range(first, min(self.finished(stop), first + MAX_PREPARED))]
+            if self.total_steps and stop >= self.total_steps:
+                found.append(Prefix(stop))
+            parts = [self._part(segment, last, world) for segment in segments]
+            found += [part for part in parts if part is not None][:MAX_PREPARED]
         return found
 
     def prepare(self, wanted: Sum) -> None:
-        """Find out what will be asked for. Safe from any thread: two that find out the same find the same."""
-        if wanted[0] == "epoch":
-            self._epoch(wanted[1])
-        else:
-            self.prefix(wanted[1])
+        """Find out what will be asked for; safe from any thread, and without a lock."""
+        self._sums.get(wanted)
 
     def prepared(self, wanted: Sum) -> bool:
         """Whether asking costs nothing now."""
-        return wanted in self._sums
+        return self._sums.known(wanted)
+
+    def cut(self, segment: Segment, last: int, world: int) -> Segment | None:
+        """The part from `last` on of a segment that begins before that job commit; None where it cannot be cut now.
+
+        A rank that restarted alone went on from an older checkpoint than the job's last commit, and did the steps up to
+        it again: what it did there is what the manifest says, or the rest is wrong by the difference, which the epoch's
+        proof shows. So its next commit and those of ranks that went on from the last one make a job commit together.
+        """
+        part = self._part(segment, last, world)
+        if part is None or not self.prepared(part):
+            return None
+        return replace(segment, start=last, ledger=segment.ledger - self._sums.get(part))
+
+    def _part(self, segment: Segment, last: int, world: int) -> Part | None:
+        share = self.lanes.spec.global_batch_size // world + 1
+        if not segment.start < last < segment.stop or (last - segment.start) * share > MAX_PART:
+            return None
+        return Part(world, segment.rank, segment.start, last)
 
     def finished(self, step: int) -> int:
         """Epochs that are over at total step `step`; Continuous: over in every lane."""
-        lanes = self.lanes
-        if lanes.spec.aligned:
-            return step // lanes.steps_per_epoch
-        return min(step * lanes.share(lane) // lanes.lane_rows(lane) for lane in range(lanes.spec.lanes))
+        return finished(self.lanes, step)
 
     def prefix(self, step: int) -> Ledger:
         """What a job that stands at total step `step` has consumed of its unfinished epochs, by the manifest."""
-        known = self._sums.get(("prefix", step))
-        if isinstance(known, Ledger):
-            return known
-        made = expected.prefix(self.lanes, self._cursor(step)).since(self.finished(step))
-        self._remember(("prefix", step), made)
-        return made
-
-    def _epoch(self, epoch: int) -> Entry:
-        """What an epoch holds, by the manifest. Its rows are the same in every epoch: they are summed up once."""
-        known = self._sums.get(("epoch", epoch))
-        if isinstance(known, Entry):
-            return known
-        if self._all_rows is None:
-            self._all_rows = expected.all_rows(self.lanes)
-        made = expected.epoch_entry(self.lanes, epoch, self._all_rows)
-        self._remember(("epoch", epoch), made)
-        return made
-
-    def _remember(self, wanted: Sum, made: Entry | Ledger) -> None:
-        self._sums[wanted] = made
-        for old in list(self._sums)[:-KEEP_SUMS]:
-            self._sums.pop(old, None)
+        return self._sums.get(Prefix(step))
 
     def check(self, before: int, commit: JobCommit) -> Checked:
         """Check the epochs that end after total step `before` and not after the commit."""
@@ -113,7 +126,7 @@ class Prover:
         return Checked(pruned, tuple(proofs), self._say(wrong[0]) if wrong else "")
 
     def _whole(self, commit: JobCommit, epoch: int) -> EpochProof:
-        return _compare(commit, epoch, self._epoch(epoch))
+        return _compare(commit, epoch, self._sums.get(Epoch(epoch))[epoch])
 
     def _partial(self, commit: JobCommit, end: int) -> list[EpochProof]:
         """The job ends inside of epochs: compare what it should have consumed of them."""
@@ -129,9 +142,6 @@ class Prover:
         except LedgerMismatch as error:
             return str(error)
         return ""
-
-    def _cursor(self, step: int) -> Cursor:
-        return Cursor.from_total(step, self.lanes.steps_per_epoch, aligned=self.lanes.spec.aligned)
 
 
 def _compare(commit: JobCommit, epoch: int, want: Entry, *, partial: bool = False) -> EpochProof:

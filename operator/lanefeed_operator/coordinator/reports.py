@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from lanefeed_core.book import Segment
 from lanefeed_core.ledger import Ledger
 
 __all__ = ["Committed", "PodReport", "RankCommit", "RankReport", "Reply", "StopAt", "Taken"]
@@ -30,6 +31,11 @@ class RankCommit:
     stop: int
     name: str
     ledger: Ledger | None
+
+    @property
+    def segment(self) -> Segment:
+        """As the book takes it; a commit without a ledger is refused before that."""
+        return Segment(self.rank, self.start, self.stop, self.ledger or Ledger(), self.name)
 
 
 @dataclass(frozen=True, slots=True)
