@@ -25,7 +25,7 @@ MAX_INDEX = 100_000
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """All that may belong to one ShardedTrainingJob. `nodes` None: the operator may not see nodes."""
+    """All that may belong to one ShardedTrainingJob. `nodes`: those that are lost; None: nodes cannot be seen."""
 
     name: str
     uid: str
@@ -33,6 +33,8 @@ class World:
     pods: Sequence[PodFacts] = ()
     nodes: Mapping[str, NodeFacts] | None = None
     now: float = 0.0
+    #: Plan generation -> its pods, where known: a queue that admits fewer changes the Job's own number too.
+    sizes: Mapping[int, int] = field(default_factory=dict)
     _by_owner: dict[str, list[PodFacts]] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -92,13 +94,14 @@ def children(world: World) -> dict[int, Children]:
 
 
 def _children(world: World, job: JobFacts, pods: Sequence[PodFacts]) -> Children:
-    pods = [pod for pod in pods if 0 <= pod.index < job.completions]
+    replicas = world.sizes.get(job.generation, job.completions)
+    pods = [pod for pod in pods if 0 <= pod.index < replicas]
     failures, ignored = _counts(pods, ending=job.deleted is not None)
     failed = index_set(job.failed)
     told = _told(pods)
     return Children(
         generation=job.generation,
-        replicas=job.completions,
+        replicas=replicas,
         succeeded=index_set(job.succeeded),
         failed=failed,
         failures=failures,
@@ -106,7 +109,7 @@ def _children(world: World, job: JobFacts, pods: Sequence[PodFacts]) -> Children
         pods=tuple(_pod(world, pod) for pod in told),
         deleting=job.deleted is not None,
         queued=job.suspended,
-        admitted=job.parallelism if job.parallelism != job.completions else None,
+        admitted=job.parallelism if job.parallelism != replicas else None,
         started=job.started,
         gave_up=Why(*job.gave_up) if job.gave_up else None,
         name=job.name,

@@ -175,6 +175,7 @@ class Controller:
             pods=self._view.pods_of(p.key),
             nodes=self._view.lost_nodes(),
             now=p.now,
+            sizes={p.status.plan.generation: p.status.plan.replicas},
         )
 
     def _listen(self, p: _Pass, world: World) -> None:

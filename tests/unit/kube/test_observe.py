@@ -187,6 +187,13 @@ def test_a_queue_holds_it_back_or_admits_less() -> None:
     assert only(children(world([job()], []))).admitted is None
 
 
+def test_a_queue_that_changes_completions_too_does_not_change_the_plans_size() -> None:
+    """Kueue with job-completions-equal-parallelism: three of four pods are no whole plan, and no ended one."""
+    less = job(spec={"completions": 3, "parallelism": 3}, status={"completedIndexes": "0-2"})
+    seen = only(children(World("j", STJ, [job_facts(less)], [], {}, NOW, {2: 4})))
+    assert (seen.replicas, seen.admitted, seen.complete) == (4, 3, False)
+
+
 def node(status: str, since: str = "2026-11-30T10:00:00Z") -> dict[str, Any]:
     ready = {"type": "Ready", "status": status, "lastTransitionTime": since}
     return {"metadata": {"name": "node1", "uid": "n1"}, "status": {"conditions": [ready]}}
