@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 
 __all__ = ["open"]
 
+#: Of the decoded cache, where nobody says otherwise.
+CACHE_BYTES = 32 << 30
+
 
 def open(  # noqa: A001 - lanefeed.open reads as it should
     uris: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
@@ -41,6 +44,8 @@ def open(  # noqa: A001 - lanefeed.open reads as it should
     read_ahead_bytes: int = 512 << 20,
     slots: int = 8,
     slot_bytes: int = 0,
+    cache_dir: str | os.PathLike[str] | None = None,
+    cache_bytes: int = CACHE_BYTES,
     run_dir: str | os.PathLike[str] | None = None,
     attach_timeout: float | None = None,
     stall_timeout: float = STALL_SECONDS,
@@ -59,6 +64,8 @@ def open(  # noqa: A001 - lanefeed.open reads as it should
         columns: those to read (all).
         uneven: allow world sizes that do not divide the global batch.
         decode_threads, read_ahead_bytes, slots, slot_bytes: sizes of the sidecar; 0 lets it choose.
+        cache_dir, cache_bytes: a folder on a local disk where decoded row groups are kept for later epochs, later runs
+            and other jobs (they may share it), and what it may take. None: no cache.
         run_dir: a tmpfs folder to use instead of one made under LANEFEED_SHM_ROOT (/dev/shm). With `rank` and `world`
             all ranks are on this machine and name the same folder: they share its sidecar.
         rank, world, device, tensors, lookahead, attach_timeout, stall_timeout: as for `connect`.
@@ -81,6 +88,7 @@ def open(  # noqa: A001 - lanefeed.open reads as it should
         read_ahead_bytes=(read_ahead_bytes, 1),
         slots=(slots, 2),
         slot_bytes=(slot_bytes, 0),
+        cache_bytes=(cache_bytes, 0),
     )
     place = _env.place(rank, world)
     if run_dir is not None and rank is not None:
@@ -103,6 +111,8 @@ def open(  # noqa: A001 - lanefeed.open reads as it should
         read_ahead_bytes=read_ahead_bytes,
         slots=slots,
         slot_bytes=slot_bytes,
+        cache_dir=os.path.abspath(cache_dir) if cache_dir is not None else "",
+        cache_bytes=cache_bytes,
     )
     sidecar = LocalSidecar(dataset, place, Path(run_dir) if run_dir is not None else None)
     target = Target(

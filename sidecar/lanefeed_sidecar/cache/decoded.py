@@ -117,11 +117,13 @@ class DecodedCache:
     # ---- writing -----------------------------------------------------------------------------------------------
 
     def wants(self, group: "RowGroupKey", served: "Sequence[WindowKey]") -> int | None:
-        """When the row group that was just decoded is needed next, if it is worth writing; None if not."""
-        if self._clock() < self._paused_until:
+        """When the decoded row group is needed next; None where it is there already, or nothing can be written.
+
+        NEVER is worth writing too, where there is room: other jobs of the node may read it.
+        """
+        if self._clock() < self._paused_until or self._disk.has(self._name(group)):
             return None
-        need = self._future.next_use(group, served)
-        return None if need == NEVER or self._disk.has(self._name(group)) else need
+        return self._future.next_use(group, served)
 
     def put(self, group: "RowGroupKey", chunk: Chunk, need: int) -> bool:
         """Write it, if room can be made by giving up what is needed later; whether it was written."""

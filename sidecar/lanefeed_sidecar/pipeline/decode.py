@@ -6,12 +6,13 @@ reading are retried a few times with jittered pauses, then belong to the windows
 
 import contextlib
 import logging
+import math
 import os
 import random
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from lanefeed_core.lanes import Lanes
 from lanefeed_core.layout import Column
@@ -19,6 +20,7 @@ from lanefeed_core.manifest import Manifest
 from lanefeed_sidecar.cache import Allowance, DecodedCache
 from lanefeed_sidecar.errors import DataError, SidecarError
 from lanefeed_sidecar.formats import Chunk, ShardReader
+from lanefeed_sidecar.pipeline.needs import WindowKey
 from lanefeed_sidecar.pipeline.pieces import RowGroupKey, RowGroups
 from lanefeed_sidecar.pipeline.stats import Stats
 from lanefeed_sidecar.pipeline.store import Store, Task
@@ -34,6 +36,8 @@ _OPEN_READERS = 32
 #: Decoding gives way to the trainer and to whatever is between it and a ready frame: read-ahead comes in bursts, which
 #: would hold up the training step where cores are few. A trainer that waits leaves the cores to us anyway.
 _NICE = 10
+#: Without work for so long a thread is idle, and writes to the cache what memory holds.
+_IDLE_SECONDS = 0.05
 _TRIES = 3
 _PAUSE_SECONDS = 0.1
 
@@ -87,31 +91,43 @@ class Workers:
         readers: OrderedDict[int, ShardReader] = OrderedDict()
         allowance = Allowance()
         try:
-            while True:
+            while not self._stopped.is_set():
                 began = time.monotonic()
-                task = self._store.next_task(cancelled=self._stopped.is_set)
-                if task is None:
-                    break
+                task = self._store.next_task(cancelled=self._stopped.is_set, patience=self._patience())
                 taken = time.monotonic()
                 allowance.idled(taken - began)
+                if task is None:
+                    self._write_kept(allowance)
+                    continue
                 chunk = self._do(task, readers)
                 allowance.worked(time.monotonic() - taken)
                 if chunk is not None and allowance.open:
-                    self._write(task, chunk, allowance)
+                    self._write(task.group, [window.key for window in task.windows], chunk, allowance)
         finally:
             for reader in readers.values():
                 reader.close()
 
-    def _write(self, task: Task, chunk: Chunk, allowance: Allowance) -> None:
-        """Keep what was decoded for its next use, where there is time for it."""
+    def _patience(self) -> float:
+        """How long to wait for work before looking for something to write."""
+        return _IDLE_SECONDS if self._cache is not None else math.inf
+
+    def _write_kept(self, allowance: Allowance) -> None:
+        """Nothing to decode: write a row group that is kept in memory, so that the next run finds it."""
+        for group, chunk in self._store.kept().items():
+            if allowance.open and self._write(group, [], chunk, allowance):
+                return
+
+    def _write(self, group: RowGroupKey, served: Sequence[WindowKey], chunk: Chunk, allowance: Allowance) -> bool:
+        """Keep what was decoded for its next use; whether that took time."""
         began = time.monotonic()
-        served = [window.key for window in task.windows]
-        need = self._cache.wants(task.group, served) if self._cache else None
-        if self._cache and need is not None:
-            self._cache.put(task.group, chunk, need)
-            taken = time.monotonic() - began
-            allowance.spent(taken)
-            self._stats.spend(cache_write=taken)
+        need = self._cache.wants(group, served) if self._cache else None
+        if self._cache is None or need is None:
+            return False
+        self._cache.put(group, chunk, need)
+        taken = time.monotonic() - began
+        allowance.spent(taken)
+        self._stats.spend(cache_write=taken)
+        return True
 
     def _do(self, task: Task, readers: OrderedDict[int, ShardReader]) -> Chunk | None:
         """Fill the task's windows; the chunk if it was decoded just now and whole."""

@@ -6,6 +6,7 @@ ahead, kept row groups, those being decoded and buffers that wait for reuse; the
 opened whatever it says, at the cost of windows that are needed later, or nothing would move.
 """
 
+import math
 import threading
 import time
 from collections.abc import Callable
@@ -211,17 +212,23 @@ class Store:
 
     # ---- work --------------------------------------------------------------------------------------------------
 
-    def next_task(self, *, cancelled: Callable[[], bool]) -> Task | None:
-        """The row group to decode next; waits for one. None when cancelled."""
+    def next_task(self, *, cancelled: Callable[[], bool], patience: float = math.inf) -> Task | None:
+        """The row group to decode next; waits for one. None when cancelled, or after `patience` seconds without."""
         began = time.monotonic()
         with self.changed:
-            while not (self._closed or cancelled()):
+            while not (self._closed or cancelled()) and time.monotonic() - began < patience:
                 task = self._choose()
                 if task:
                     self._stats.wait("decode", self._idle_on, time.monotonic() - began)
                     return task
-                self.changed.wait(_LOOK_AGAIN_SECONDS)
+                self.changed.wait(min(_LOOK_AGAIN_SECONDS, patience))
+            self._stats.wait("decode", self._idle_on, time.monotonic() - began)
         return None
+
+    def kept(self) -> dict[RowGroupKey, Chunk]:
+        """Decoded row groups that are kept in memory for later windows."""
+        with self.changed:
+            return dict(self._kept)
 
     def _choose(self) -> Task | None:
         for _, need in self._order:

@@ -368,3 +368,31 @@ def test_without_the_sidecars_package_the_way_out_is_said(monkeypatch: pytest.Mo
     monkeypatch.setattr(importlib.util, "find_spec", lambda n, *a: None if n == "pyarrow" else find(n, *a))
     with pytest.raises(lanefeed.UsageError, match=r"pip install 'lanefeed\[sidecar\]'"):
         lanefeed.open("x", global_batch_size=1)
+
+
+def test_a_cache_folder_serves_the_next_run_without_decoding(tmp_path: Path, shm_root: Path) -> None:
+    uri, cache = make_rows(tmp_path / "d", [150, 120, 130]), tmp_path / "cache"
+    seen = []
+    for _ in range(2):
+        with lanefeed.open(uri, global_batch_size=8, epochs=3, cache_dir=cache, **SMALL) as loader:
+            rows = []
+            for _ in loader.epochs():
+                for batch in loader:
+                    rows.append(batch.ids.tolist())
+                    # A trainer that is slower than decoding: the sidecar has time to write.
+                    time.sleep(0.002)
+            seen.append(rows)
+            config = PodConfig.from_json((folders(shm_root)[0] / "pod.json").read_text())
+            assert (config.cache_dir, config.cache_bytes) == (str(cache), 32 << 30)
+    assert seen[0] == seen[1]
+    assert list(cache.glob("*/*")), "nothing was cached"
+
+
+def test_a_cache_folder_that_cannot_be_written_is_named(tmp_path: Path, shm_root: Path) -> None:
+    uri = make_rows(tmp_path / "d", [40])
+    (tmp_path / "file").write_text("")
+    with (
+        lanefeed.open(uri, global_batch_size=8, cache_dir=tmp_path / "file" / "c", **SMALL) as loader,
+        pytest.raises(lanefeed.UsageError, match=r"the cache folder .*/file/c cannot be used: Not a directory"),
+    ):
+        next(iter(loader))

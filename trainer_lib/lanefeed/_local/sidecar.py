@@ -70,6 +70,8 @@ class Dataset:
     read_ahead_bytes: int
     slots: int
     slot_bytes: int
+    cache_dir: str = ""
+    cache_bytes: int = 0
 
 
 class LocalSidecar:
@@ -290,6 +292,8 @@ class LocalSidecar:
             decode_threads=dataset.decode_threads,
             slots=dataset.slots,
             slot_bytes=dataset.slot_bytes,
+            cache_dir=dataset.cache_dir,
+            cache_bytes=dataset.cache_bytes if dataset.cache_dir else 0,
             # torchrun's agent outlives its workers. Otherwise the one who starts the sidecar: where others share it and
             # go on without that one, they start it again.
             owner_pid=os.getppid() if place.together else os.getpid(),
