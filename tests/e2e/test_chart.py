@@ -2,7 +2,7 @@
 
 import time
 
-from e2e.cluster import RELEASE, SYSTEM, Cluster
+from e2e.cluster import RELEASE, SYSTEM, Cluster, wait
 from e2e.job import Job
 from e2e.lifetime import job
 from e2e.scenarios import scenario
@@ -47,6 +47,27 @@ def test_helm_test_passes(cluster: Cluster) -> None:
 
 
 @scenario("control")
+def test_the_operator_cannot_read_secrets_or_run_pods(cluster: Cluster) -> None:
+    """Asked of the API server itself, with the account that the operator runs as."""
+    own = f"secrets/{RELEASE}-tls"
+    for namespace, verb, what, may in (
+        (SYSTEM, "get", own, "yes"),
+        (SYSTEM, "get", "secrets", "no"),
+        (SYSTEM, "list", "secrets", "no"),
+        ("default", "get", own, "no"),
+        ("default", "create", "pods", "no"),
+        ("default", "create", "pods/exec", "no"),
+        ("default", "list", "configmaps", "no"),
+        ("default", "create", "jobs.batch", "yes"),
+        ("default", "update", "shardedtrainingjobs.lanefeed.dev", "no"),
+        ("default", "impersonate", "users", "no"),
+    ):
+        account = f"--as=system:serviceaccount:{SYSTEM}:{RELEASE}"
+        said = cluster.kubectl("auth", "can-i", verb, what, "-n", namespace, account, check=False)
+        assert said.split()[0] == may, f"{verb} {what} in {namespace}: {said}"
+
+
+@scenario("control")
 def test_upgraded_in_mid_run(cluster: Cluster) -> None:
     """`helm upgrade` replaces the operator; pods train on and the job ends as ever."""
     with job(cluster, "upgraded", epochs=2) as made:
@@ -76,3 +97,31 @@ def test_uninstalled_and_installed_again_in_mid_run(cluster: Cluster) -> None:
         assert made.step() >= MIDDLE
         made.reaches(MIDDLE + 40, seconds=90)
         check_end(made, pods)
+
+
+@scenario("control")
+def test_two_replicas_in_namespaces_of_their_own(cluster: Cluster) -> None:
+    """Leader election, and rights in one namespace alone: the leader's pod goes, the other one takes over."""
+    with job(cluster, "named", epochs=2) as made, job(cluster, "foreign") as other:
+        more = (f"--set=watchNamespaces={{{made.namespace}}}", "--set=leaderElection.enabled=true")
+        cluster.install(*more, command="upgrade")
+        try:
+            other.apply()
+            pods = running(made)
+            first = leader(cluster)
+            cluster.kubectl("-n", SYSTEM, "delete", "pod", first, "--force", "--grace-period=0")
+            wait(lambda: leader(cluster) not in ("", first), 40, "another leader")
+            made.reaches(MIDDLE + 40, seconds=90)
+            assert uids(made) == pods
+            check_end(made, pods)
+            assert other.status() == {}, "its namespace is not watched"
+            log = cluster.kubectl("-n", SYSTEM, "logs", "-l", "app.kubernetes.io/component=operator", "--tail=-1")
+            assert "forbidden" not in log.lower(), log
+        finally:
+            cluster.install(command="upgrade")
+
+
+def leader(cluster: Cluster) -> str:
+    """Who holds the Lease: a pod's name."""
+    lease = cluster.get(f"/apis/coordination.k8s.io/v1/namespaces/{SYSTEM}/leases/{RELEASE}-leader")
+    return str(lease["spec"].get("holderIdentity") or "")
