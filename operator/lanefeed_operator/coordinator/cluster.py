@@ -7,6 +7,7 @@ one caller may cost is bounded here and in `handlers`: connections, streams, han
 import asyncio
 import logging
 import resource
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -63,6 +64,7 @@ def serve_cluster(
     certificates.refresh()
     service = Service(directory, authenticator, clock)
     service.pacer = pacer = Pacer()
+    pacer.ticked = time.monotonic()
     credentials = _credentials(certificates)
     limits = [*OPTIONS, ("grpc.max_allowed_incoming_connections", _connections())]
     server = start(
@@ -113,4 +115,4 @@ async def _watch(pacer: Pacer) -> None:
     while True:
         due = running.time() + TICK_SECONDS
         await asyncio.sleep(TICK_SECONDS)
-        pacer.late(running.time() - due)
+        pacer.late(running.time() - due, time.monotonic())

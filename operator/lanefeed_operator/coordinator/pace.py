@@ -31,6 +31,8 @@ class Pacer:
         self._past: set[int] = set()
         self._since = 0.0
         self._slowing = 1.0
+        #: When the service last ticked, by a clock that does not jump; it hangs where that is long ago.
+        self.ticked = 0.0
 
     @property
     def pods(self) -> int:
@@ -48,8 +50,9 @@ class Pacer:
             self._past, self._present, self._since = self._present, set(), now
         self._present.add(hash(pod_uid))
 
-    def late(self, seconds: float) -> None:
-        """How late the service's own clock tick came: called about once a second."""
+    def late(self, seconds: float, now: float) -> None:
+        """How late the service's own tick came: called about once a second."""
+        self.ticked = now
         if seconds > LATE_SECONDS:
             self._slowing = min(MOST_SLOWING, 2.0 * self._slowing)
         else:

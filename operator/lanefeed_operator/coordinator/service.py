@@ -6,6 +6,7 @@
 import asyncio
 import hmac
 import os
+import time
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -44,6 +45,10 @@ class Server:
     def pacer(self) -> Pacer | None:
         """How often sidecars are told to report; None: at their own pace."""
         return self._service.pacer
+
+    def quiet(self) -> float:
+        """Seconds since the service's event loop was last seen to move; it hangs where that is more than a few."""
+        return time.monotonic() - self.pacer.ticked if self.pacer is not None else 0.0
 
     def stop(self, grace: float = 1.0) -> None:
         """Take no more reports, let the present ones end, close; a Unix socket is removed."""

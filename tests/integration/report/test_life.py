@@ -222,6 +222,28 @@ def test_an_answer_is_held_a_second_at_most(bed: Bed) -> None:
         assert b.say(7, (0, 7)).commits_taken == 1
 
 
+def test_a_hanging_event_loop_is_seen(bed: Bed) -> None:
+    assert bed.server is not None
+    assert bed.server.quiet() < 3
+    hold = threading.Event()
+
+    def hang() -> None:
+        hold.wait(10)
+
+    job = bed.job("j1")
+    job.core.on_change = hang
+    with bed.pod("j1", 0) as pod:
+        call = pod.stub.Report.future(pod.request(1), timeout=10, metadata=pod.metadata)
+        time.sleep(3.5)
+        assert bed.server.quiet() > 2
+        hold.set()
+        assert not call.result().reason
+    time.sleep(1.5)
+    assert bed.server.quiet() < 3
+    assert bed.server.pacer is not None
+    assert bed.server.pacer.slowing > 1.0, "everybody is told to report less often"
+
+
 def test_a_stopped_service_answers_nobody_and_its_port_is_free(bed: Bed) -> None:
     bed.job("j1")
     with bed.pod("j1", 0) as pod:

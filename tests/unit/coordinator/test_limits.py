@@ -106,10 +106,10 @@ def test_an_event_loop_that_is_late_slows_everybody_and_recovers() -> None:
         pacer.seen(f"pod-{n}", 1.0)
     assert pacer.next_seconds(0.5) == 1.0
     for _ in range(3):
-        pacer.late(0.5)
+        pacer.late(0.5, 1.0)
     assert pacer.next_seconds(0.5) == 8.0
     for _ in range(40):
-        pacer.late(0.01)
+        pacer.late(0.01, 2.0)
     assert pacer.next_seconds(0.5) == 1.0
 
 
