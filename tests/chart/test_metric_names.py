@@ -1,18 +1,17 @@
 """Every metric that an alert, the dashboard or a page names is one that the code makes, with the labels asked for."""
 
-import ast
+import importlib.util
 import json
 import re
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
 
-from lanefeed_operator.runtime.metrics import Metrics
-from lanefeed_sidecar.metrics import collector
 from support.helm import CHART, ROOT, promtool, run
 
 #: What Prometheus adds: see the PodMonitor and tests/chart/prometheus.yaml.
@@ -24,28 +23,31 @@ SELECTOR = re.compile(r"\b(lanefeed_[a-z0-9_]+)\{([^}]*)\}")
 Known = dict[str, set[str]]
 
 
+def _generator() -> Any:
+    """tools/gen_metrics.py: tools are no package."""
+    spec = importlib.util.spec_from_file_location("gen_metrics", ROOT / "tools/gen_metrics.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["gen_metrics"] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+gen_metrics = _generator()
+
+
 def loaders() -> Known:
-    """Series of the sidecars and their labels, read from the collector's source."""
-    found: Known = {f"{name}_total": set() for name, _ in (*collector._COUNTS.values(), *collector._SECONDS.values())}
-    for node in ast.walk(ast.parse(Path(collector.__file__).read_text())):
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id.endswith("MetricFamily"):
-            if not isinstance(node.args[0], ast.Constant):
-                continue  # the tables above
-            labels = [k.value for k in node.keywords if k.arg == "labels"]
-            ending = {"CounterMetricFamily": "_total", "InfoMetricFamily": "_info"}.get(node.func.id, "")
-            found[f"{node.args[0].value}{ending}"] = set(ast.literal_eval(labels[0])) if labels else set()
-    return found
+    """Series of the sidecars and their labels."""
+    return {series.name: set(series.labels) for series in gen_metrics.loaders()}
 
 
 def operator() -> Known:
-    """Series of the operator and their labels, as it collects them."""
-    found: Known = {}
-    for family in Metrics()._registry.collect():
-        labels = set(getattr(family, "_labelnames", ()))
-        for sample in family.samples:
-            found.setdefault(sample.name, set()).update(sample.labels, labels)
-        ending = "_total" if family.type == "counter" else ""
-        found.setdefault(family.name + ending, set()).update(labels)
+    """Series of the operator and their labels."""
+    found = {series.name: set(series.labels) for series in gen_metrics.operator()}
+    for series in gen_metrics.operator():
+        if series.kind == "histogram":
+            found |= {f"{series.name}{ending}": {"le", *series.labels} for ending in ("_bucket", "_count", "_sum")}
     return found
 
 
@@ -91,6 +93,12 @@ def test_alerts_and_dashboard_ask_for_what_there_is() -> None:
 @pytest.mark.parametrize("page", pages(), ids=lambda page: str(page.relative_to(ROOT)))
 def test_pages_name_what_there_is(page: Path) -> None:
     assert not list(unknown(page.read_text(), known()))
+
+
+def test_the_reference_is_what_the_code_says() -> None:
+    arguments = [sys.executable, "tools/gen_metrics.py", "--check"]
+    done = subprocess.run(arguments, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
 
 
 def test_the_helm_test_asks_for_a_metric_that_there_is() -> None:
