@@ -42,6 +42,11 @@ def _workload(numbers: dict[str, float], rounds: Rounds, name: str) -> None:
     _put(numbers, f"cpu_per_gb_ratio.{name}", _ratios(rounds, ours, f"decode.{name}", "cpu_s_per_gb"))
     _put(numbers, f"trainer_cpu_us.{name}", _values(rounds, ours, "next_cpu_us"), 2)
     _put(numbers, f"trainer_process_cpu_us.{name}", _values(rounds, ours, "process_cpu_us"), 2)
+    cached = f"cached.{name}"
+    _put(numbers, f"cache_mb_s.{name}", _values(rounds, cached, "mb_s"), 1)
+    _put(numbers, f"batches_per_s.cache.{name}", _values(rounds, cached, "batches_s"), 0)
+    _put(numbers, f"cache_ratio.{name}", _ratios(rounds, cached, f"decode.{name}"))
+    _put(numbers, f"cache_first_epoch_ratio.{name}", _ratios(rounds, f"caching.{name}", ours))
     for loader in ("decode", "lanefeed", *PEERS):
         _put(numbers, f"mb_s.{loader}.{name}", _values(rounds, f"{loader}.{name}", "mb_s"), 1)
     for peer in PEERS:

@@ -23,7 +23,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from bench import report, results, workloads  # noqa: E402
+from bench import decoded, report, results, workloads  # noqa: E402
 from bench.adapters.peer import peers_folder  # noqa: E402
 from bench.install_peers import peers_python  # noqa: E402
 from bench.limits import memory_limits  # noqa: E402
@@ -121,6 +121,10 @@ def make_jobs(args: argparse.Namespace, state_path: str) -> Iterator[Job]:
         here = replace(base, workload=name)
         yield Job(f"decode.{name}", replace(here, loader="decode"), ours, "bench.limits")
         yield Job(f"lanefeed.{name}", here, ours)
+        if not args.quick:
+            cached = {"threads": threads, "cache_dir": str(decoded.filled(name)), "cache_bytes": decoded.BYTES}
+            yield Job(f"cached.{name}", replace(here, options=cached), ours)
+            yield Job(f"caching.{name}", replace(here, options={**cached, "cache_dir": decoded.FRESH}), ours)
     steps = [replace(base, step=step, step_ms=2.0) for step in ("busy", "sleep")]
     for request in steps:
         yield Job(f"{request.step}.lanefeed.W4", request, ours)
@@ -182,8 +186,8 @@ def _line(number: int, key: str, found: dict[str, float]) -> str:
 def _pair(key: str, number: int) -> tuple[str, bool]:
     """Sort key that keeps the rates of a workload together, ours and the limit side by side, swapped every round."""
     kind, _, workload = key.partition(".")
-    if kind in {"decode", "lanefeed"}:
-        return workload, (kind == "decode") == bool(number % 2)
+    if kind in {"decode", "lanefeed", "caching"}:
+        return workload, (kind != "lanefeed") == bool(number % 2)
     return "X", False
 
 

@@ -1,10 +1,12 @@
 """Ours: `lanefeed.open` on the workload's files, shuffle and proof on, torch tensors, endless epochs."""
 
+import atexit
 import os
+import shutil
 from collections.abc import Iterator
 from typing import Any
 
-from bench import workloads
+from bench import decoded, workloads
 from bench.adapters import Loader
 
 __all__ = ["build", "open_loader"]
@@ -17,6 +19,9 @@ def open_loader(workload: str, options: dict[str, Any]) -> Any:
     import lanefeed
 
     rest = {key: value for key, value in options.items() if key != "threads"}
+    if rest.get("cache_dir") == decoded.FRESH:
+        rest["cache_dir"] = decoded.fresh(workload)
+        atexit.register(shutil.rmtree, rest["cache_dir"], ignore_errors=True)
     return lanefeed.open(
         str(workloads.folder(workload) / "*.parquet"),
         global_batch_size=workloads.WORKLOADS[workload].batch,

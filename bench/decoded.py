@@ -1,0 +1,84 @@
+"""Decoded caches for `bench`: a whole one for a workload, filled once, and empty ones for runs that begin without.
+
+Filling reads one epoch with the engine and lets it write whatever it decodes; a run that only reads finds everything.
+"""
+
+import shutil
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bench import workloads
+
+__all__ = ["BYTES", "FRESH", "filled", "fresh"]
+
+#: Larger than any workload.
+BYTES = 16 << 30
+#: The option's value that stands for an empty folder of the run's own.
+FRESH = "{fresh}"
+
+
+def _home(name: str) -> Path:
+    return Path(workloads.folder(name)).parents[1] / "decoded" / name
+
+
+def fresh(name: str) -> Path:
+    """An empty folder on the same disk; the caller removes it."""
+    home = _home(name).parent
+    home.mkdir(parents=True, exist_ok=True)
+    return Path(tempfile.mkdtemp(dir=home, prefix="fresh-"))
+
+
+def filled(name: str) -> Path:
+    """The folder with every row group of the workload, made at the first call."""
+    home = _home(name)
+    if not (home / "done").exists():
+        shutil.rmtree(home, ignore_errors=True)
+        _fill(name, home)
+        (home / "done").write_text("")
+    for entry in sorted(home.rglob("*")):
+        # Into the page cache, as the shards are.
+        if entry.is_file():
+            entry.read_bytes()
+    return home
+
+
+def _fill(name: str, home: Path) -> None:
+    from lanefeed_core.cursor import Cursor
+    from lanefeed_core.plan import Plan
+    from lanefeed_core.podconfig import PodConfig
+    from lanefeed_core.stream import StreamSpec
+    from lanefeed_sidecar.cache import Allowance
+    from lanefeed_sidecar.index import build_manifest
+    from lanefeed_sidecar.pipeline import Engine, Stats
+
+    # As `lanefeed.open` indexes: names of entries hold the files' digests where it makes them.
+    manifest = build_manifest(workloads.files(name)).manifest
+    workload = workloads.WORKLOADS[name]
+    config = PodConfig(
+        job="bench",
+        job_uid="bench",
+        pod_index=0,
+        pod_uid="bench",
+        plan=Plan(1, 1, 1, Cursor()),
+        spec=StreamSpec(seed=7, global_batch_size=workload.batch, lanes=2, window=1024),
+        epochs=2,
+        manifest_path="",
+        run_dir="",
+        cache_dir=str(home),
+        cache_bytes=BYTES,
+    )
+    allowance: Any = Allowance
+    before, allowance.open = allowance.open, True
+    engine = Engine(config, manifest, stats=Stats())
+    try:
+        engine.start()
+        slot, step = np.empty(engine.slot_bytes, np.uint8), 0
+        while step < engine.total_steps // 2 + 1:
+            meta = engine.fill(0, step, slot, cancelled=lambda: False)
+            step += meta.steps if meta else engine.total_steps
+    finally:
+        engine.close()
+        allowance.open = before
