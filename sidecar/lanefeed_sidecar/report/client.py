@@ -37,6 +37,10 @@ FAR_BACKOFF_SECONDS = (0.2, 5.0)
 LAST_BACKOFF_SECONDS = (0.1, 1.0)
 #: The longest pace that a control plane may ask for: a stop must reach trainers in time.
 MAX_INTERVAL_SECONDS = 60.0
+#: Shards set aside: how often they are repeated, how many there are in a report at most, and how much is said of each.
+QUARANTINED_SECONDS = 60.0
+MAX_QUARANTINED = 1024
+MAX_REASON = 500
 #: News wait this long for more of it.
 GATHER_SECONDS = 0.005
 
@@ -88,6 +92,8 @@ class Reporter:
         #: Number of the report that was made last.
         self.sequence = 0
         self._interval = config.report_seconds
+        #: When shards set aside are reported again.
+        self._quarantined_at = 0.0
         #: Whether the last report counted.
         self._accepted = False
         self._said = ""
@@ -202,14 +208,22 @@ class Reporter:
             ranks=source.rank_reports() if source else [],
             commits=commits,
             failures=[*self.early, *(source.failures() if source else [])],
-            quarantined=[pb.Quarantined(path=path, reason=reason) for path, reason in self.quarantined],
+            quarantined=self._quarantined(),
             metrics_address=self.metrics_address,
             ready=self._ready(),
         )
 
+    def _quarantined(self) -> list[pb.Quarantined]:
+        """Shards set aside, now and then: they do not change, there may be many, and a control plane may be new."""
+        if time.monotonic() < self._quarantined_at:
+            return []
+        return [pb.Quarantined(path=p, reason=why[:MAX_REASON]) for p, why in self.quarantined[:MAX_QUARANTINED]]
+
     def _take(self, reply: pb.ReportReply, numbers: list[int]) -> None:
         source = self.source
         self._accepted = not reply.fenced and not reply.reason
+        if self._accepted and time.monotonic() >= self._quarantined_at:
+            self._quarantined_at = time.monotonic() + QUARANTINED_SECONDS
         wanted = reply.next_report_seconds
         self._interval = max(self._config.report_seconds, min(wanted, MAX_INTERVAL_SECONDS) if wanted > 0 else 0.0)
         if reply.fenced:

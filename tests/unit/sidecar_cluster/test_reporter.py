@@ -144,6 +144,20 @@ def test_at_the_end_a_report_that_did_not_count_is_sent_again(bed: Bed) -> None:
     assert len(bed.wire.sent) == 3
 
 
+def test_shards_set_aside_are_told_until_a_report_counts_then_now_and_then(bed: Bed) -> None:
+    reporter, wire = bed.reporter, bed.wire
+    reporter.quarantined = tuple((f"{n}.parquet", "x" * 900) for n in range(2000))
+    wire.answer = lambda _request: pb.ReportReply(reason="try again")
+    assert reporter._send(1.0)
+    wire.answer = lambda _request: pb.ReportReply()
+    assert all(reporter._send(1.0) for _ in range(3))
+    reporter._quarantined_at -= 60
+    assert reporter._send(1.0)
+    told = [len(request.quarantined) for _, request in wire.sent]
+    assert told == [1024, 1024, 0, 0, 1024]
+    assert wire.sent[0][1].ByteSize() < 1 << 20
+
+
 def test_the_end_has_a_limit(bed: Bed) -> None:
     bed.commit(5)
     began = time.monotonic()
