@@ -6,6 +6,7 @@ at once, so that the next pass knows of it before the watch does. A refusal that
 """
 
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from lanefeed_core.manifest import Manifest
@@ -82,13 +83,17 @@ class Refused(OperatorError):
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """What an action needs to know: the job, its persisted status, what was observed, and when."""
+    """What an action needs to know: the job, its persisted status, what was observed, and when.
+
+    `current` asks the API server whether the job is still what was observed: the last look before pods are made.
+    """
 
     member: Member
     job: Job
     status: Status
     world: World
     now: float
+    current: Callable[[], bool] = lambda: True
 
 
 class Actions:
@@ -138,6 +143,8 @@ class Actions:
             if over and old.deleted is None and scene.now >= member.index_after:
                 self._delete(scene, JOBS, old, "Background")
             return False
+        if not scene.current():
+            return True
         self._trust(scene, again=True)
         made, new = self._make(scene, JOBS, body)
         self._view.put(JOBS, made)
@@ -185,6 +192,8 @@ class Actions:
         body = indexed_job(job, config, stored[0], self._settings, chunks=stored[1])
         if any(x.name == body["metadata"]["name"] for x in scene.world.our_jobs("pods")):
             return False
+        if not scene.current():
+            return True
         self._try(member, body)
         self._make(scene, SERVICES, service(job, self._settings))
         self._trust(scene, again=True)

@@ -110,7 +110,8 @@ class Controller:
         self._coordinate(p, decision.status)
         if decision.actions and not self._confirmed(p):
             return 0.0
-        again = self._act(Scene(member, p.job, decision.status, world, p.now), decision.actions)
+        scene = Scene(member, p.job, decision.status, world, p.now, lambda: self._current(p))
+        again = self._act(scene, decision.actions)
         return self._next(p, decision, seen, feed, again)
 
     def _job(self, member: Member, raw: Object) -> Job:
@@ -254,6 +255,10 @@ class Controller:
         """
         if self._known(p):
             return True
+        return self._current(p)
+
+    def _current(self, p: _Pass) -> bool:
+        """Whether the job is at this moment what the pass goes by. Before pods are made: it may be gone by now."""
         version = p.raw["metadata"]["resourceVersion"]
         live = self._read_live(p.key)
         if live is None or live["metadata"]["uid"] != p.member.uid or live["metadata"]["resourceVersion"] != version:
