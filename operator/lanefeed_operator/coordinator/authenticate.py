@@ -29,6 +29,7 @@ log = logging.getLogger(__name__)
 #: How long an answer of the API server counts.
 FRESH_SECONDS = 60.0
 REFUSED_SECONDS = 10.0
+SAY_SECONDS = 30.0
 #: What the API server is asked by all pods together, in the long run.
 REVIEWS_PER_SECOND = 20.0
 MAX_KNOWN = 131_072
@@ -79,6 +80,7 @@ class TokenAuthenticator:
         #: Token's hash -> (until when the answer counts, who it is).
         self._known: dict[bytes, tuple[float, Caller]] = {}
         self._refused: dict[bytes, tuple[float, str]] = {}
+        self._said = float("-inf")
 
     @property
     def size(self) -> int:
@@ -108,11 +110,20 @@ class TokenAuthenticator:
         try:
             owner = self._api.token_owner(token, self._audience)
         except ApiError as error:
-            log.warning("a token cannot be reviewed: %s", error)
+            self._complain(error)
             raise Rejected.unavailable(
                 f"the API server cannot be asked whose token this is: try again ({error})"
             ) from None
         return self._keep(token, owner)
+
+    def _complain(self, error: ApiError) -> None:
+        """Every pod asks again within seconds: say it now and then."""
+        now = self._clock()
+        with self._lock:
+            due = now >= self._said + SAY_SECONDS
+            self._said = now if due else self._said
+        if due:
+            log.warning("whose tokens pods send cannot be asked, so reports of new ones wait: %s", error)
 
     def _keep(self, token: str, owner: TokenOwner | None) -> Caller:
         key, now = _key(token), self._clock()

@@ -70,7 +70,7 @@ class Service:
         self.pacer: Pacer | None = None
         self._late = 0
         self._calls = AtOnce("calls", POD_CALLS, MAX_CALLS)
-        self._pods = PerSecond("reports", POD_REPORTS)
+        self._pods = PerSecond(POD_REPORTS)
         self._uploads = AtOnce("uploads", NAMESPACE_UPLOADS, MAX_UPLOADS)
         self._refusals = Buckets(REFUSED_RATE, REFUSED_BURST)
         self._reviews: dict[str, asyncio.Future[Caller]] = {}
@@ -169,8 +169,10 @@ class Service:
 
     async def _report(self, caller: Caller, context: Context) -> pb.ReportReply:
         report = read_report(await self._request(context))
-        if caller.pod_uid:
-            self._pods.take(caller.pod_uid, time.monotonic())
+        wait = self._pods.wait(caller.pod_uid, time.monotonic()) if caller.pod_uid else 0.0
+        if wait:
+            # A trainer that commits every few milliseconds; refusing it would only make it ask again.
+            await asyncio.sleep(wait)
         member = self._member(report.job_uid)
         caller.check(member.namespace, report.pod_uid, member.name)
         core = member.coordinator

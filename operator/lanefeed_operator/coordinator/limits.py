@@ -48,22 +48,21 @@ class AtOnce:
 
 
 class PerSecond:
-    """Calls of each caller in the present second."""
+    """Calls of each caller in the present second; one too many waits for the next."""
 
-    def __init__(self, what: str, most: int) -> None:
-        """`what`: what is counted, for the message."""
-        self._what, self._most = what, most
+    def __init__(self, most: int) -> None:
+        """`most`: of one caller."""
+        self._most = most
         self._second = 0
         self._calls: Counter[str] = Counter()
 
-    def take(self, who: str, now: float) -> None:
-        """Count one. Raises Rejected where it is one too many."""
+    def wait(self, who: str, now: float) -> float:
+        """Count one; how long it must wait before it is served."""
         if int(now) != self._second:
             self._second = int(now)
             self._calls.clear()
         self._calls[who] += 1
-        if self._calls[who] > self._most:
-            raise Rejected.busy(f"more than {self._most} {self._what} a second come from {who}")
+        return self._second + 1 - now if self._calls[who] > self._most else 0.0
 
 
 class Buckets:

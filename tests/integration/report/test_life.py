@@ -14,6 +14,7 @@ import pytest
 from cryptography import x509
 
 from lanefeed_core.proto import lanefeed_pb2 as pb
+from lanefeed_operator.coordinator import handlers
 from lanefeed_operator.coordinator.certificates import Lifetimes
 from lanefeed_operator.coordinator.core import Coordinator
 from lanefeed_operator.coordinator.reports import PodReport, RankCommit, RankReport
@@ -252,3 +253,16 @@ def test_a_stopped_service_answers_nobody_and_its_port_is_free(bed: Bed) -> None
         assert refusal(lambda: pod.say(2, seconds=1))[0] in {Code.UNAVAILABLE, Code.DEADLINE_EXCEEDED}
         bed.up()
         say_until_answered(pod, 3, [])
+
+
+def test_a_pod_that_has_news_without_end_is_slowed_and_not_refused(bed: Bed, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(handlers, "POD_REPORTS", 5)
+    bed.down()
+    bed.up()
+    bed.job("j1")
+    with bed.pod("j1", 0) as pod:
+        began = time.monotonic()
+        for step in range(16):
+            assert not pod.say(step).reason
+        assert time.monotonic() - began > 0.9, "6 in a second at most: two seconds must end meanwhile"
+    assert bed.counts() == {"ok": 16}

@@ -92,6 +92,16 @@ def test_what_cannot_be_asked_is_unavailable_and_never_accepted(fault: Exception
     assert gate.it.review(token).pod_uid == "u1"
 
 
+def test_an_outage_is_said_now_and_then(caplog: pytest.LogCaptureFixture) -> None:
+    gate = Gate()
+    gate.api.fault = Unreachable("no answer")
+    for n in range(100):
+        with pytest.raises(Rejected):
+            gate.it.review(f"t{n}")
+        gate.now += 1.0
+    assert [r.levelname for r in caplog.records] == ["WARNING"] * 4
+
+
 def test_a_tokens_own_end_counts() -> None:
     gate = Gate()
     token = gate.pod(jwt(1000.0 + 20))

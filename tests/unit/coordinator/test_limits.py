@@ -33,13 +33,11 @@ def test_places_are_free_again_after_an_error() -> None:
 
 
 def test_calls_a_second() -> None:
-    calls = PerSecond("reports", 3)
-    for _ in range(3):
-        calls.take("a", 5.1)
-    calls.take("b", 5.2)
-    with pytest.raises(Rejected, match="more than 3 reports a second come from a"):
-        calls.take("a", 5.9)
-    calls.take("a", 6.0)
+    calls = PerSecond(3)
+    assert [calls.wait("a", 5.25) for _ in range(3)] == [0.0, 0.0, 0.0]
+    assert calls.wait("b", 5.25) == 0.0
+    assert calls.wait("a", 5.75) == 0.25
+    assert calls.wait("a", 6.0) == 0.0
 
 
 def test_a_bucket_leaks() -> None:
