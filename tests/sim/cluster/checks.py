@@ -1,6 +1,7 @@
 """What must never be seen, looked at with every write and every tick. Each complaint is an AssertionError."""
 
 import json
+from collections.abc import Callable
 from typing import Any
 
 from lanefeed_core.lanes import Lanes
@@ -14,13 +15,16 @@ from sim.cluster.nodes import Proc
 from sim.pods import EPOCHS, Store, lanes_of
 
 MAX_STATUS_BYTES = 64 << 10
+#: A watch may lag this long; what is made meanwhile for a job that is gone the garbage collector takes.
+GONE_SECONDS = 12.0
 COUNTERS = ("failures", "disruptions", "resizes", "suspends", "interrupted", "lost")
 
 
 class Checks:
     """Invariants over the life of every ShardedTrainingJob, by UID."""
 
-    def __init__(self) -> None:
+    def __init__(self, now: Callable[[], float]) -> None:
+        self.now = now
         self.stored: dict[str, Status] = {}
         self.raw: dict[str, Any] = {}
         self.files: dict[str, Store] = {}
@@ -30,8 +34,8 @@ class Checks:
         self.may_fail: set[str] = set()
         #: Plans of which a process that had lost its lead made something.
         self.late: set[tuple[str, int]] = set()
-        #: UIDs of ShardedTrainingJobs that exist.
-        self.living: set[str] = set()
+        #: When ShardedTrainingJobs were deleted.
+        self.gone: dict[str, float] = {}
         #: UIDs of pods that an operator gave up because their node is lost.
         self.freed: set[str] = set()
         #: Highest total step that was ever persisted as a commit.
@@ -42,7 +46,8 @@ class Checks:
         if kind != STJS:
             return
         uid = o["metadata"]["uid"]
-        (self.living.discard if event == "DELETED" else self.living.add)(uid)
+        if event == "DELETED":
+            self.gone[uid] = self.now()
         if event == "ADDED":
             self.files.setdefault(uid, Store())
             self.names[uid] = (o["metadata"]["namespace"], o["metadata"]["name"])
@@ -93,7 +98,8 @@ class Checks:
             return
         assert not call.body.get("spec", {}).get("suspend"), "a child is not ours to suspend"
         owner = call.body["metadata"]["ownerReferences"][0]["uid"]
-        assert call.kind != JOBS or excused or owner in self.living, f"{call.name} was made for a job that is gone"
+        gone = self.now() - self.gone.get(owner, float("inf"))
+        assert call.kind != JOBS or excused or gone < GONE_SECONDS, f"{call.name} was made for a job that is gone"
         uid, generation = call.body["metadata"]["annotations"][c.UID_ANNOTATION], int(labels[c.PLAN_LABEL])
         known = self.stored.get(uid, Status()).plan.generation
         assert known >= generation, f"{call.name} was made before plan generation {generation} was written ({known})"

@@ -82,7 +82,7 @@ class World:
         self.seen: Counter[str] = Counter()
         self.store = KubeStore(self.clock)
         self.store.auto_gc = False
-        self.checks = Checks()
+        self.checks = Checks(self.clock)
         self.store.subscribe(self.checks.event)
         self.store.subscribe(self.tell)
         self.jobs = JobController(self.store, self.clock, self.rng)
