@@ -35,6 +35,8 @@ log = logging.getLogger(__name__)
 
 #: From SIGTERM to the end, whatever hangs.
 END_SECONDS = 5.0
+#: The same once the lead is lost.
+LOST_SECONDS = 1.0
 #: Of these the passes at hand get so much.
 PASS_SECONDS = 3.0
 RETRY_SECONDS = (0.5, 1.0, 2.0, 4.0, 5.0)
@@ -77,15 +79,15 @@ class Process:
         """SIGTERM or SIGINT."""
         self.end(f"signal {signal.Signals(number).name}", 0)
 
-    def end(self, why: str, code: int) -> None:
-        """Begin to end; the first reason counts. From any thread."""
+    def end(self, why: str, code: int, seconds: float = END_SECONDS) -> None:
+        """Begin to end, within `seconds`; the first reason counts. From any thread."""
         if self._stop.is_set():
             return
         self._code = code
         self._stop.set()
         log.log(logging.ERROR if code else logging.INFO, "ending: %s", why)
         # Whatever hangs, in C code or for a lock, does not hold the process up.
-        timer = threading.Timer(END_SECONDS, os._exit, (code or FAILED,))
+        timer = threading.Timer(seconds, os._exit, (code or FAILED,))
         timer.daemon = True
         timer.start()
 
@@ -140,7 +142,7 @@ class Process:
         """Until somebody ends it. A lead that is lost while its thread hangs in a request is noticed here."""
         while not self._stop.wait(POLL_SECONDS):
             if self._leader is not None and not self._leader.valid():
-                self.end("the lease could not be renewed in time: another replica may act by now", FAILED)
+                self._lost("the lease could not be renewed in time: another replica may act by now")
 
     def _await_api(self, client: KubeApi) -> tuple[Kind, ...] | None:
         """Wait for the API server and the CRD; what may be watched. None: the process is ending."""
@@ -173,13 +175,17 @@ class Process:
             self.metrics.leader = lambda: True
             return True
         lease = Lease(client, s.namespace, s.lease_name, s.identity)
-        leader = Leader(lease, stop=self._stop, lost=lambda why: self.end(why, FAILED))
+        leader = Leader(lease, stop=self._stop, lost=self._lost)
         self.metrics.leader = leader.valid
         # A standby is ready: so rollouts end, and the leader can be drained. It does not listen for reports.
         if not leader.acquire(lambda holder: self.health.ready(f"standby: {holder} leads")):
             return False
         self._leader = leader
         return True
+
+    def _lost(self, why: str) -> None:
+        """Another may lead: whatever is at hand may write nothing any more, so there is nothing to finish."""
+        self.end(why, FAILED, LOST_SECONDS)
 
     def _load(self, parts: Parts) -> int | None:
         """List everything and start the parts; the number of jobs. None: the process is ending."""

@@ -2,8 +2,8 @@
 
 Made by `main`, written by the shell's event loop, read by health and metrics. A watch is heard of when the API server
 answers its request and whenever an event comes; the server is told to end every watch after WATCH_SECONDS, so one that
-lives is heard of at least that often, however quiet its objects are. A listing after the first one means that the watch
-had lost its place: what was deleted meanwhile was not told, so `relisted` asks the resync to find out.
+lives is heard of at least that often, however quiet its objects are. Where a watch begins, or lists anew because it had
+lost its place, what was deleted before was not told: `relisted` asks the resync to find out.
 """
 
 import logging
@@ -56,10 +56,11 @@ class Watches:
             now = self._clock()
             return {kind.plural: max(0.0, now - at) for kind, at in self._heard.items()}
 
-    def started(self) -> bool:
-        """Whether every watch was answered at least once."""
+    def missing(self, seconds: float) -> list[str]:
+        """Resources whose watch has not begun, and of which nothing was heard for so long: no listing is under way."""
         with self._lock:
-            return len(self._watched) == len(self._heard)
+            late = self._clock() - seconds
+            return sorted(k.plural for k, at in self._heard.items() if k not in self._watched and at < late)
 
     def answered(self, path: str, watch: bool) -> None:
         """The API server answered 200 to a GET of `path`."""
@@ -69,12 +70,12 @@ class Watches:
             return
         with self._lock:
             self._heard[kind] = self._clock()
-            lost = not watch and kind in self._watched
-            if watch and kind not in self._watched:
+            begun = kind in self._watched
+            if watch and not begun:
                 self._watched.add(kind)
                 if len(self._watched) == len(self._heard):
                     log.info("every watch has begun: %s", ", ".join(sorted(k.plural for k in self._watched)))
-        if lost:
+        if watch != begun:
             self._relisted(kind)
 
     def tracing(self) -> aiohttp.TraceConfig:

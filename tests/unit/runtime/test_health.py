@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from lanefeed_operator.errors import OperatorError
-from lanefeed_operator.kube.api import JOBS, NODES, PODS, STJS, Forbidden, NotFound, Unreachable
+from lanefeed_operator.kube.api import JOBS, NODES, PODS, STJS, Forbidden, Kind, NotFound, Unreachable
 from lanefeed_operator.runtime.health import STALE_SECONDS, Health, api_answers
 from lanefeed_operator.runtime.http import Answer, HttpServer
 from lanefeed_operator.runtime.watches import Watches
@@ -97,22 +97,24 @@ def test_a_watch_is_heard_of_by_events_and_by_each_new_request() -> None:
     watches.answered("/api/v1/namespaces", watch=False)
     watches.answered("/apis/lanefeed.dev/v1alpha1", watch=False)
     assert watches.ages() == {"pods": 0.0, "shardedtrainingjobs": 0.0, "jobs": 0.0, "nodes": 50.0}
-    assert not watches.started()
-    watches.answered("/api/v1/pods", watch=True)
-    watches.answered("/api/v1/nodes", watch=True)
-    assert watches.started()
+    assert watches.missing(49.0) == ["nodes"]
+    assert watches.missing(51.0) == []
+    clock.now += 90
+    assert watches.missing(60.0) == ["nodes", "pods"], "what is watched is `ages`' business"
 
 
-def test_a_watch_that_lists_again_had_lost_its_place() -> None:
-    relisted = []
+def test_what_went_before_a_watch_began_or_lost_its_place_is_asked_for() -> None:
+    relisted: list[Kind] = []
     watches = Watches(KINDS, relisted=relisted.append)
     path = "/api/v1/namespaces/team/pods"
     watches.answered(path, watch=False)
+    assert relisted == []
     watches.answered(path, watch=True)
+    assert relisted == [PODS], "between our own first listing and the watch's an object can have gone"
     watches.answered(path, watch=True)
-    assert relisted == [], "the first listing is the beginning, and a watch that goes on lists nothing"
+    assert relisted == [PODS], "a watch that goes on has missed nothing"
     watches.answered(path, watch=False)
-    assert relisted == [PODS]
+    assert relisted == [PODS, PODS]
 
 
 @pytest.fixture
