@@ -13,7 +13,7 @@ from lanefeed_operator.kube.podstate import ON_THE_WAY
 from lanefeed_operator.reconcile.types import EXIT_STOPPED, FAILED, Children, ManifestInfo, Pod, Why
 from lanefeed_operator.render import names
 
-__all__ = ["EXIT_HOPELESS", "World", "children", "index_set", "indexer_info", "indexer_trouble", "living"]
+__all__ = ["EXIT_HOPELESS", "World", "children", "index_set", "indexer_info", "indexer_trouble", "living", "lost_since"]
 
 #: Exit code of an indexer that no retry mends.
 EXIT_HOPELESS = 2
@@ -60,6 +60,10 @@ class World:
         known = {job.uid for job in self.our_jobs("pods")}
         found = [pod for owner, pods in self._by_owner.items() if owner not in known for pod in pods]
         return [pod for pod in found if pod.job_uid == self.uid and self._trains(pod)]
+
+    def former(self) -> list[PodFacts]:
+        """Training pods that live on of a ShardedTrainingJob that had this name before."""
+        return [pod for pod in self.pods if pod.role == "pods" and pod.job_uid not in ("", self.uid) and _alive(pod)]
 
     def _trains(self, pod: PodFacts) -> bool:
         """Whether it was made by the Indexed Job of a plan, by the names of both."""
@@ -166,14 +170,14 @@ def _pod(world: World, pod: PodFacts) -> Pod:
         exit_code=state.exit_code,
         disrupted=state.disrupted,
         started=pod.created or None,
-        lost_since=_lost(world, pod) if alive else None,
+        lost_since=lost_since(world, pod) if alive else None,
         leaves_by=pod.deleted if alive else None,
         troubles=state.troubles if alive else (),
         name=pod.name,
     )
 
 
-def _lost(world: World, pod: PodFacts) -> float | None:
+def lost_since(world: World, pod: PodFacts) -> float | None:
     """Since when nobody has heard of its node. Where nodes cannot be seen: since the pod should have been gone."""
     if world.nodes is None:
         return pod.deleted if pod.deleted is not None and world.now > pod.deleted else None

@@ -29,7 +29,7 @@ from lanefeed_operator.kube.api import (
     Object,
 )
 from lanefeed_operator.kube.facts import JobFacts, PodFacts
-from lanefeed_operator.kube.observe import World
+from lanefeed_operator.kube.observe import World, lost_since
 from lanefeed_operator.reconcile import types as r
 from lanefeed_operator.render import (
     RenderError,
@@ -192,6 +192,7 @@ class Actions:
         body = indexed_job(job, config, stored[0], self._settings, chunks=stored[1])
         if any(x.name == body["metadata"]["name"] for x in scene.world.our_jobs("pods")):
             return False
+        self._wait_for_former(scene)
         if not scene.current():
             return True
         self._try(member, body)
@@ -218,6 +219,22 @@ class Actions:
             return
         if is_ours(found, member.uid):
             self._api.delete(CONFIG_MAPS, member.namespace, name, uid=found["metadata"]["uid"])
+
+    def _wait_for_former(self, scene: Scene) -> None:
+        """Pods of a former job of this name have our host names, and ranks could meet them."""
+        limit, waiting = scene.job.spec.elastic.node_lost_seconds, []
+        for pod in scene.world.former():
+            since = lost_since(scene.world, pod)
+            if limit and since is not None and scene.now - since >= limit:
+                freed = free_pod(self._api, pod, f"its job is gone, and its node is lost for {limit} s")
+                if freed is not None:
+                    self._view.put(PODS, freed)
+            else:
+                waiting.append(pod.name)
+        if waiting:
+            some = ", ".join(sorted(waiting)[:4]) + (", ..." if len(waiting) > 4 else "")
+            text = f"pods of a former job of this name are still ending ({some}): they are waited for"
+            raise Refused(r.Why("FormerPods", f"{text}; where they do not end, see kubectl describe pod"))
 
     def _try(self, member: Member, body: Object) -> None:
         """A dry run: an invalid template is said before anything is made of it."""

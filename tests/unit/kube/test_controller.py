@@ -270,15 +270,37 @@ def test_a_job_made_anew_under_its_name_has_nothing_of_the_former_one() -> None:
         bed.run()
     assert bed.registry.find(former) is None, "its reports are refused"
     assert bed.status.get("planGeneration", 0) == 0
-    bed.gone(*pods)
     bed.store.auto_gc = True
     bed.store.collect()
     bed.run()
     assert bed.indexed() == ""
     bed.run()
+    assert bed.names(JOBS) == [f"{NAME}-index"]
+    assert bed.condition("Running")[1] == "FormerPods"
+    assert pods[0] in bed.condition("Running")[2]
+    bed.gone(*pods)
+    bed.run()
     assert bed.names(JOBS) == [f"{NAME}-1", f"{NAME}-index"]
     owners = {o["metadata"]["ownerReferences"][0]["uid"] for (k, _, _), o in bed.store.objects.items() if k == JOBS}
     assert owners == {bed.uid}
+
+
+def test_a_pod_of_a_former_job_on_a_lost_node_does_not_hold_the_name_for_ever() -> None:
+    bed, pods = running()
+    bed.store.delete(STJS, NS, NAME, uid=bed.uid)
+    bed.gone(pods[0])
+    lost = {"conditions": [{"type": "Ready", "status": "Unknown", "lastTransitionTime": bed.store.timestamp()}]}
+    bed.store.create(NODES, "", {"metadata": {"name": "node2"}})
+    bed.store.mutate(NODES, "", "node2", lambda o: o.update(status=lost))
+    spec = bed.stj["spec"] | {"elastic": {"nodeLostSeconds": 30}}
+    bed.stj = bed.store.create(STJS, NS, {"metadata": {"name": NAME}, "spec": spec})
+    bed.run()
+    bed.indexed()
+    bed.run()
+    assert bed.condition("Running")[1] == "FormerPods"
+    bed.later(31)
+    assert bed.store.objects[PODS, NS, pods[1]]["status"]["phase"] == "Failed"
+    assert f"{NAME}-1" in bed.names(JOBS)
 
 
 def test_a_queue_is_not_fought() -> None:
