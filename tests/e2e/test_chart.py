@@ -1,8 +1,9 @@
 """The chart's release comes and goes while a job trains: pods never notice, and the proof at the end is whole."""
 
+import sys
 import time
 
-from e2e.cluster import RELEASE, SYSTEM, Cluster, wait
+from e2e.cluster import RELEASE, ROOT, SYSTEM, Cluster, wait
 from e2e.job import Job
 from e2e.lifetime import job
 from e2e.scenarios import scenario
@@ -37,6 +38,15 @@ def authority(cluster: Cluster) -> dict[str, str]:
     found = dict(secret["data"])
     assert found
     return found
+
+
+@scenario("calm")
+def test_the_api_server_takes_the_chart(cluster: Cluster) -> None:
+    """tests/chart/test_on_cluster.py on this cluster: server-side dry runs, and how Prometheus finds sidecars."""
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/chart/test_on_cluster.py"]
+    said = cluster.run(command, seconds=300, cwd=ROOT)
+    assert " passed" in said, said
+    assert "no cluster" not in said, said
 
 
 @scenario("control")
