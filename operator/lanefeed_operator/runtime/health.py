@@ -16,6 +16,8 @@ __all__ = ["STALE_SECONDS", "Health", "api_answers"]
 
 #: A live watch is heard of every 2 minutes; a pass takes well under a second.
 STALE_SECONDS = 300.0
+#: The report service's loop moves every second.
+QUIET_SECONDS = 30.0
 #: A probe's answer is good for this long.
 PROBE_SECONDS = 10.0
 
@@ -43,6 +45,8 @@ class Health:
         self._clock = clock
         self.queue: Callable[[], QueueState] = lambda: QueueState(0, 0.0, 0.0, 0)
         self.watches: Callable[[], Mapping[str, float]] = dict
+        #: Seconds that the report service's event loop has not moved.
+        self.reports_quiet: Callable[[], float] = lambda: 0.0
         self.api_answers: Callable[[], bool] = lambda: True
         self._lock = threading.Lock()
         self._waiting, self._ready = "starting", ""
@@ -71,6 +75,9 @@ class Health:
             return self._sick(f"the head of the queue has waited for {queue.oldest:.0f} s")
         if queue.longest_pass > STALE_SECONDS:
             return self._sick(f"a pass has taken {queue.longest_pass:.0f} s so far")
+        quiet = self.reports_quiet()
+        if quiet > QUIET_SECONDS:
+            return self._sick(f"the report service has not moved for {quiet:.0f} s")
         silent = {name: age for name, age in self.watches().items() if age > STALE_SECONDS}
         if not silent:
             return 200, TEXT, b"ok\n"

@@ -127,8 +127,7 @@ class Process:
         leader = self._leader
         api = GuardedApi(client, may_write=leader.valid if leader else lambda: True, wrote_status=self._wrote_status)
         self.health.waiting("starting: jobs and pods are being listed")
-        parts = self._parts = Parts(s, api, self.metrics, self.decisions, kinds, self.end)
-        self.health.queue, self.health.watches = parts.workers.state, parts.watches.ages
+        parts = self._parts = Parts(s, api, self.metrics, self.health, self.decisions, kinds, self.end)
         namespace = s.watch_namespaces[0] if s.watch_namespaces else s.namespace
         self.health.api_answers = api_answers(client, namespace)
         jobs = self._load(parts)

@@ -19,6 +19,7 @@ from prometheus_client.registry import Collector
 
 from lanefeed_core import ORDER_VERSION
 from lanefeed_core.wire import PROTOCOL_VERSION
+from lanefeed_operator.coordinator.pace import Pacer
 from lanefeed_operator.coordinator.rejected import RESULTS as REPORT_RESULTS
 from lanefeed_operator.kube.api import ApiError, Conflict
 from lanefeed_operator.runtime.facts import KNOWN_STATES, JobFacts, Seen
@@ -59,6 +60,7 @@ class Metrics:
         self.watches: Callable[[], Mapping[str, float]] = dict
         #: Reports by result.
         self.reports: Callable[[], Mapping[str, int]] = dict
+        self.pacer: Pacer | None = None
         self.leader: Callable[[], bool] = lambda: False
         self._registry = CollectorRegistry()
         self._seconds = Histogram(
@@ -125,6 +127,12 @@ class Metrics:
         yield watches
         reports = dict.fromkeys(REPORT_RESULTS, 0) | dict(self.reports())
         yield _counter("reports", "Reports of sidecars by what became of them.", reports)
+        if self.pacer is not None:
+            yield _gauge("reporting_pods", "Pods whose sidecars reported lately.", self.pacer.pods)
+            slowing = self.pacer.slowing
+            yield _gauge(
+                "report_slowing", "How much less often pods report since the operator is busy; 1: not.", slowing
+            )
         with self._lock:
             writes = dict(self._writes)
         yield _counter("status_writes", "Writes of jobs' status.", writes)

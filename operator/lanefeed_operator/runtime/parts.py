@@ -17,6 +17,7 @@ from lanefeed_operator.runtime.controller import Controller
 from lanefeed_operator.runtime.decisions import Decisions
 from lanefeed_operator.runtime.feed import Feed
 from lanefeed_operator.runtime.guard import GuardedApi
+from lanefeed_operator.runtime.health import Health
 from lanefeed_operator.runtime.metrics import Metrics
 from lanefeed_operator.runtime.registry import Registry
 from lanefeed_operator.runtime.resync import Resync
@@ -43,12 +44,13 @@ class Parts:
         settings: OperatorSettings,
         api: GuardedApi,
         metrics: Metrics,
+        health: Health,
         decisions: Decisions,
         kinds: Sequence[Kind],
         end: Callable[[str, int], None],
     ) -> None:
         """`api` is what all writes go through; `end(why, code)` ends the process."""
-        self._settings, self._metrics, self._end = settings, metrics, end
+        self._settings, self._metrics, self._health, self._end = settings, metrics, health, end
         self.view = View()
         self.registry = Registry(api, self.view)
         controller = Controller(api, self.view, self.registry, settings.render, time.time)
@@ -70,7 +72,7 @@ class Parts:
         self._certificates.on_trust = self.registry.trust
         self._authenticator = TokenAuthenticator(api, settings.render.audience)
         self._reports: Server | None = None
-        metrics.queue, metrics.watches = self.workers.state, self.watches.ages
+        metrics.queue, metrics.watches = health.queue, health.watches = self.workers.state, self.watches.ages
 
     def start(self) -> int:
         """Read the cluster, then look after it; the number of jobs. Raises ApiError: nothing was started, try again."""
@@ -98,7 +100,8 @@ class Parts:
         address = f"[{s.bind}]:{s.report_port}" if ":" in s.bind else f"{s.bind}:{s.report_port}"
         if self._reports is None:
             self._reports = serve_cluster(self.registry, address, self._certificates, self._authenticator, time.time)
-            self._metrics.reports = self._reports.counters.totals
+            self._metrics.reports, self._metrics.pacer = self._reports.counters.totals, self._reports.pacer
+            self._health.reports_quiet = self._reports.quiet
 
     def _passed(self, key: JobKey, result: str, seconds: float) -> None:
         self._metrics.passed(result, seconds)

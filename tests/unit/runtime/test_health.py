@@ -69,6 +69,9 @@ def test_a_queue_that_does_not_move_is_sick() -> None:
     health.queue = lambda: QueueState(0, 0.0, STALE_SECONDS + 1, 5)
     assert b"a pass has taken 301 s" in health.healthz()[2]
     health.queue = lambda: QueueState(5, 5.0, 5.0, 5)
+    health.reports_quiet = lambda: 31.0
+    assert b"the report service has not moved for 31 s" in health.healthz()[2]
+    health.reports_quiet = lambda: 1.0
     assert health.healthz()[0] == 200
 
 
