@@ -33,6 +33,8 @@ log = logging.getLogger(__name__)
 CONTROLLER = "lanefeed.dev/operator"
 #: What the API server takes.
 MAX_NOTE_BYTES = 1000
+#: The same words are told once in so many seconds, however often they come true.
+AGAIN_SECONDS = 60.0
 #: Conditions that are told whenever they turn to this value: bad news, and the end of bad news.
 _TOLD = ((SPEC_VALID, "False"), (DATASET_READY, "False"), (DEGRADED, "True"), (PROVEN, "True"))
 
@@ -95,7 +97,8 @@ def tell(api: KubeApi, meta: Object, notes: list[Note], now: float) -> None:
 
 def _event(meta: Object, note: Note, now: float) -> Object:
     moment = datetime.fromtimestamp(now, UTC)
-    mark = hashlib.blake2b(f"{meta['uid']} {note.reason} {note.text} {int(now)}".encode(), digest_size=8).hexdigest()
+    what = f"{meta['uid']} {note.reason} {note.text} {int(now / AGAIN_SECONDS)}"
+    mark = hashlib.blake2b(what.encode(), digest_size=8).hexdigest()
     return {
         "apiVersion": "events.k8s.io/v1",
         "kind": "Event",

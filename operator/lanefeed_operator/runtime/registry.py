@@ -14,7 +14,7 @@ from lanefeed_core.errors import ManifestError
 from lanefeed_core.podconfig import PodConfig
 from lanefeed_operator.api.spec import Job
 from lanefeed_operator.coordinator.core import Coordinator
-from lanefeed_operator.kube.api import KubeApi, Unreachable
+from lanefeed_operator.kube.api import Forbidden, Invalid, KubeApi, Unreachable
 from lanefeed_operator.reconcile.types import ManifestInfo, Why
 from lanefeed_operator.render import RenderError
 from lanefeed_operator.runtime.manifests import Manifests
@@ -148,10 +148,11 @@ class Registry:
         member, job, refusal = self._indexed(job_uid, pod_uid)
         if member is None or job is None:
             return refusal
-        with member.lock:
-            refusal = self._take(member, job, digest, data)
-        self.on_change(member.key)
-        return refusal
+        try:
+            with member.lock:
+                return self._take(member, job, digest, data)
+        finally:
+            self.on_change(member.key)
 
     def _take(self, member: Member, job: Job, digest: str, data: bytes) -> str:
         """Under the member's lock."""
@@ -171,6 +172,10 @@ class Registry:
         except (ManifestError, NameConflict, RenderError) as error:
             member.info = ManifestInfo(error=str(error), retryable=isinstance(error, NameConflict))
             return str(error)
+        except (Forbidden, Invalid) as error:
+            # A quota, most often: shown, and the indexer sends it again.
+            member.info = ManifestInfo(error=f"the manifest cannot be stored: {error}", retryable=True)
+            raise
         member.info = info_of(manifest)
         return ""
 

@@ -195,6 +195,27 @@ def test_only_the_indexers_pod_hands_over_a_manifest_and_only_the_one_it_says() 
     assert "not a Lanefeed manifest" in bed.condition("DatasetReady")[2] or bed.status["state"] == "Failed"
 
 
+def test_a_quota_that_leaves_no_room_for_the_manifest_is_said() -> None:
+    bed = Bed()
+    bed.run()
+    name = bed.index_pod()
+
+    def before(verb: str, kind: Kind, _ns: str, _name: str) -> None:
+        if (verb, kind) == ("create", CONFIG_MAPS):
+            raise Forbidden("exceeded quota: configmaps=0")
+
+    bed.store.before = before
+    with pytest.raises(Forbidden):
+        bed.hand_over(name)
+    bed.run()
+    assert bed.condition("DatasetReady")[1] == "IndexFailed"
+    assert "cannot be stored: exceeded quota" in bed.condition("DatasetReady")[2]
+    bed.store.before = lambda *_: None
+    assert bed.hand_over(name) == ""
+    bed.run()
+    assert bed.status["planGeneration"] == 1
+
+
 def test_a_manifest_is_stored_once_and_another_one_is_refused() -> None:
     bed = indexed()
     bed.run()
