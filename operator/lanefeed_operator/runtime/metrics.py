@@ -131,7 +131,7 @@ class Metrics:
             yield _gauge("reporting_pods", "Pods whose sidecars reported lately.", self.pacer.pods)
             slowing = self.pacer.slowing
             yield _gauge(
-                "report_slowing", "How much less often pods report since the operator is busy; 1: not.", slowing
+                "report_slowing", "How much less often pods report as it is busy; 1: not.", slowing
             )
         with self._lock:
             writes = dict(self._writes)
