@@ -316,6 +316,7 @@ BOUNDS: dict[str, dict[str, Any]] = {
     "status.ledger.epochs[].expected": _DIGEST,
     "status.progress.ranks": {"maxItems": 128},
     "status.progress.time": _TIME,
+    "status.failedToken": {"maxLength": 64},
     "status.startTime": _TIME,
     "status.completionTime": _TIME,
     "status.quarantined": {"maxItems": 32},

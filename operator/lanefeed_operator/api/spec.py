@@ -285,7 +285,7 @@ class Spec(Model):
     sidecar: Sidecar = Field(default_factory=Sidecar)
     completion: Completion = Completion.STREAM_END
     suspend: bool = False
-    #: Any change of it makes a new plan generation from the last commit.
+    #: Any change of it makes a new plan generation from the last commit, also of a job that has failed.
     restart_token: Annotated[str, Field(max_length=64)] = ""
     #: Another controller that runs this job instead of this operator, e.g. kueue.x-k8s.io/multikueue. Cannot change.
     managed_by: Annotated[str, Field(max_length=63)] = ""

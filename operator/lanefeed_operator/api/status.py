@@ -213,6 +213,8 @@ class Status(Model):
     stall_percent: float = 0.0
     start_time: str = ""
     completion_time: str = ""
+    #: spec.restartToken when the job failed: another one makes it go on from the last commit.
+    failed_token: str = ""
     #: `Book.to_dict()` of lanefeed_core.book.
     book: dict[str, Any] = Field(default_factory=dict)
     #: Shards set aside, at most 16 spelled out as "path: reason".

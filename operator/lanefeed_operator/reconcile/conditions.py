@@ -13,6 +13,7 @@ __all__ = [
     "DATASET_READY",
     "DEGRADED",
     "FAILED",
+    "NOT_CONNECTED",
     "PROVEN",
     "RUNNING",
     "SPEC_VALID",
@@ -32,6 +33,9 @@ DEGRADED = "Degraded"
 PROVEN = "Proven"
 COMPLETE = "Complete"
 FAILED = "Failed"
+
+#: Reason of Running=True while trainers load, or forget to connect.
+NOT_CONNECTED = "TrainerNotConnected"
 
 #: In this order in the status, whatever order they were set in.
 ORDER = (SPEC_VALID, DATASET_READY, RUNNING, STOPPING, SUSPENDED, DEGRADED, PROVEN, COMPLETE, FAILED)

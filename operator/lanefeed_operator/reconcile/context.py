@@ -79,7 +79,7 @@ class Pass:
         """The job is over: Failed."""
         self.condition(conditions.FAILED, True, reason, message)
         self.condition(conditions.RUNNING, False, reason, "the job has failed; see condition Failed")
-        self.set(completion_time=to_time(self.now))
+        self.set(completion_time=to_time(self.now), failed_token=self.job.spec.restart_token)
         self.look_again(0)
 
     def pods_by_index(self) -> Mapping[int, Pod]:

@@ -1,7 +1,9 @@
-"""activeDeadlineSeconds of a running job and ttlSecondsAfterFinished of a finished one."""
+"""activeDeadlineSeconds of a running job; ttlSecondsAfterFinished, and the way back, of a finished one."""
 
 from lanefeed_operator.api.status import to_time
+from lanefeed_operator.reconcile.conditions import FAILED, RUNNING, is_true
 from lanefeed_operator.reconcile.context import Pass
+from lanefeed_operator.reconcile.failures import AGAIN
 from lanefeed_operator.reconcile.types import DeleteChildren, DeleteJob
 
 __all__ = ["deadline", "finished"]
@@ -24,14 +26,17 @@ def deadline(p: Pass) -> bool:
         return False
     p.fail(
         "DeadlineExceeded",
-        f"the job was active for spec.activeDeadlineSeconds ({limit} s) and stands at step {p.last_step}: raise it and "
-        "start the job again, it goes on from the last commit",
+        f"the job was active for spec.activeDeadlineSeconds ({limit} s) and stands at step {p.last_step}: raise it, "
+        f"then {AGAIN}",
     )
     return True
 
 
 def finished(p: Pass) -> bool:
-    """A terminal job: end what still lives, then wait for its time to live. A terminal state never changes."""
+    """A terminal job: end what still lives, then wait for its time to live.
+
+    Complete never changes; Failed only by a new spec.restartToken: what was committed would be lost with the object.
+    """
     if not p.before.terminal:
         return False
     living = [g for g, c in p.observed.children.items() if c.alive]
@@ -40,6 +45,8 @@ def finished(p: Pass) -> bool:
     if living:
         p.look_again(DELETE_SECONDS)
         return True
+    if _wanted_again(p):
+        return _revive(p)
     if not p.status.completion_time:
         p.set(completion_time=to_time(p.now))
     ttl = p.job.spec.ttl_seconds_after_finished
@@ -49,4 +56,21 @@ def finished(p: Pass) -> bool:
             p.act(DeleteJob())
         else:
             p.look_again(left)
+    return True
+
+
+def _wanted_again(p: Pass) -> bool:
+    """Whether the user asks a failed job to go on; one that never had a stream has nothing to go on from."""
+    other = p.job.spec.restart_token != p.status.failed_token
+    return other and p.status.stream is not None and is_true(p.status, FAILED)
+
+
+def _revive(p: Pass) -> bool:
+    """Back to a plan that is over: what follows is the next one, from the last commit."""
+    p.condition(FAILED, False, "Restarted", f"spec.restartToken was changed: the job goes on from step {p.last_step}")
+    p.condition(RUNNING, False, "Starting", "the job goes on in a new plan generation")
+    p.set(completion_time="", start_time="", stop=None)
+    p.set_plan(closed=True)
+    p.count("Restart", idle=0)
+    p.look_again(0)
     return True

@@ -29,7 +29,9 @@ MANAGER = "lanefeed.dev/operator"
 
 def _hopeless(p: Pass) -> bool:
     """Failures that no restart mends end the job."""
-    why = failures.terminal(p.job, p.children, p.observed, stopping=p.status.stop is not None)
+    # What is left of a plan that is over says nothing any more.
+    children = None if p.status.plan.closed else p.children
+    why = failures.terminal(p.job, children, p.observed, stopping=p.status.stop is not None)
     if why is None:
         return False
     p.fail(why.reason, why.message)

@@ -9,9 +9,9 @@ from lanefeed_operator.api.labels import KUEUE_QUEUE
 from lanefeed_operator.api.spec import Job, Provider
 from lanefeed_operator.api.status import StopStatus, from_time
 from lanefeed_operator.reconcile.context import Pass
-from lanefeed_operator.reconcile.types import Children
+from lanefeed_operator.reconcile.types import Children, Pod
 
-__all__ = ["EVICTION", "evicted", "too_late"]
+__all__ = ["EVICTION", "evicted", "leavers", "too_late"]
 
 #: Reason of such a stop.
 EVICTION = "Eviction"
@@ -24,12 +24,17 @@ def evicted(p: Pass, children: Children) -> bool:
     """Whether all ranks should leave now, with a checkpoint, since pods are being taken away."""
     if not p.job.spec.elastic.stop_grace_seconds or children.deleting or children.complete:
         return False
-    leaving = [pod for pod in children.alive if pod.leaves_by is not None and pod.lost_since is None]
+    leaving = leavers(children)
     if not leaving or (_queues(p.job) and len(leaving) < len(children.alive)):
         return False
     if min(pod.leaves_by or 0.0 for pod in leaving) - p.now < LEAST_SECONDS:
         return False
     return _all_train(p, children)
+
+
+def leavers(children: Children) -> list[Pod]:
+    """Pods that were asked to go and can hear it."""
+    return [pod for pod in children.alive if pod.leaves_by is not None and pod.lost_since is None]
 
 
 def _queues(job: Job) -> bool:

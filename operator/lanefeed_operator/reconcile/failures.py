@@ -12,13 +12,15 @@ from enum import Enum
 from lanefeed_operator.api.spec import TRAINER, Job
 from lanefeed_operator.reconcile.types import EXIT_STOPPED, FAILED, Children, Observed, Pod, Why
 
-__all__ = ["Ended", "Verdict", "ending", "last_dead", "read_log", "terminal", "verdict"]
+__all__ = ["AGAIN", "Ended", "Verdict", "ending", "last_dead", "read_log", "terminal", "verdict"]
 
 #: Failures that every restart would meet again; the rest may be one node's, and uses the budget.
 HOPELESS = ("DataError", "BatchTooLarge", "StateMismatch", "ConfigError", "ProtocolMismatch")
 
 HOPELESS_EXIT = "NonRetryableExitCode"
-_LISTED = "spec.failurePolicy.nonRetryableExitCodes calls hopeless: mend the cause, and start the job again"
+#: What to do with a failed job once its cause is mended.
+AGAIN = "change spec.restartToken (or call lanefeed run again): the job goes on from the last commit"
+_LISTED = f"spec.failurePolicy.nonRetryableExitCodes calls hopeless: mend the cause, then {AGAIN}"
 
 #: Exit code of a sidecar that no restart mends (docs/protocol.md).
 EXIT_HOPELESS = 2
@@ -119,8 +121,7 @@ def _spent(job: Job, children: Children) -> Why | None:
         name, why = children.name or "the child", children.gave_up
         return Why(
             "JobFailed",
-            f"Job {name} has failed ({why.reason}): {why.message}; mend that, and start the job again: it goes on from "
-            "the last commit",
+            f"Job {name} has failed ({why.reason}): {why.message}; mend that, then {AGAIN}",
         )
     return None
 
@@ -132,8 +133,7 @@ def _exhausted(job: Job, children: Children) -> Why:
     return Why(
         "TooManyRestarts",
         f"pod index {index} failed {_count(children.failures, index)} times and spec.maxRestarts is "
-        f"{job.spec.max_restarts}; {how}. {read_log(job, pod)}, mend what it names, and start the job again: it goes "
-        "on from the last commit",
+        f"{job.spec.max_restarts}; {how}. {read_log(job, pod)}, mend what it names, then {AGAIN}",
     )
 
 

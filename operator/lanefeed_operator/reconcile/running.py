@@ -4,7 +4,7 @@ from lanefeed_operator.reconcile import stop
 from lanefeed_operator.reconcile.conditions import DEGRADED, RUNNING, is_true
 from lanefeed_operator.reconcile.context import Pass
 from lanefeed_operator.reconcile.plan_policy import admitted, change, new_plan, shrunk
-from lanefeed_operator.reconcile.troubles import failing, trouble
+from lanefeed_operator.reconcile.troubles import failing, trouble, unconnected
 from lanefeed_operator.reconcile.types import Children, CreateChildren, DeleteChildren, Why, WritePlan
 
 __all__ = ["running", "strays"]
@@ -28,7 +28,8 @@ def running(p: Pass) -> bool:
     if plan.generation == 0:
         return new_plan(p, "Start")
     if plan.closed:
-        return new_plan(p, p.status.stop.reason if p.status.stop else "Resume")
+        again = "Restart" if p.job.spec.restart_token != plan.restart_token else "Resume"
+        return new_plan(p, p.status.stop.reason if p.status.stop else again)
     why = change(p)
     if why:
         return _end(p, why)
@@ -102,7 +103,8 @@ def _report(p: Pass, children: Children, why: Why | None) -> None:
         text += "raise kueue.x-k8s.io/job-min-parallelism, or let elastic.minReplicas and batching.uneven allow less"
         p.condition(RUNNING, False, "AdmittedTooFew", text)
     elif children.ready + len(children.succeeded) >= size:
-        p.condition(RUNNING, True, "AllReady", f"all {size} pods run")
+        late = next(unconnected(p, children), Why("AllReady", f"all {size} pods run"))
+        p.condition(RUNNING, True, late.reason, late.message)
     elif not is_true(p.status, RUNNING):
         _not_running(p, why)
     else:

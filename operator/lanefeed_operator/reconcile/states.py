@@ -6,6 +6,7 @@ from lanefeed_operator.reconcile.conditions import (
     DATASET_READY,
     DEGRADED,
     FAILED,
+    NOT_CONNECTED,
     RUNNING,
     SPEC_VALID,
     STOPPING,
@@ -52,6 +53,9 @@ def reason_of(status: Status) -> str:
         found = status.condition(kind)
         if found is not None and found.status == bad and found.reason not in _USUAL:
             return found.reason
+    running = status.condition(RUNNING)
+    if running is not None and running.reason == NOT_CONNECTED:
+        return NOT_CONNECTED
     if status.stop is not None:
         return status.stop.reason
     degraded = status.condition(DEGRADED)

@@ -10,7 +10,7 @@ import math
 from lanefeed_operator.api.status import StopStatus, from_time, to_time
 from lanefeed_operator.reconcile.conditions import STOPPING
 from lanefeed_operator.reconcile.context import Pass
-from lanefeed_operator.reconcile.evicted import too_late
+from lanefeed_operator.reconcile.evicted import EVICTION, leavers, too_late
 from lanefeed_operator.reconcile.types import AskStop, Children, DeleteChildren, Pod
 
 __all__ = ["ask", "closing", "stop_step"]
@@ -45,6 +45,10 @@ def ask(p: Pass, reason: str, replicas: int = 0) -> bool:
         replicas=replicas,
     )
     p.set(stop=stop)
+    if reason == EVICTION and children is not None:
+        # The plan ends with them: nobody will count them later.
+        p.set_plan(disruptions=p.status.plan.disruptions + len(leavers(children)))
+        p.count(disruptions=len(leavers(children)))
     p.count(reason, resizes=int(reason in ("Resize", "Shrink", "Admitted")), suspends=int(reason == "Suspend"))
     p.condition(STOPPING, True, reason, f"ranks were asked to write a checkpoint and leave at step {stop.step}")
     p.look_again(0)

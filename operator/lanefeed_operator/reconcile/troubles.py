@@ -6,16 +6,19 @@ not made, that stay in ContainerCreating, trainers that run and never connect.
 
 from collections.abc import Iterator
 
-from lanefeed_operator.api.status import from_time
+from lanefeed_operator.api.status import from_time, to_time
+from lanefeed_operator.reconcile.conditions import NOT_CONNECTED
 from lanefeed_operator.reconcile.context import Pass
 from lanefeed_operator.reconcile.failures import ending, last_dead, read_log
 from lanefeed_operator.reconcile.types import Children, Pod, Trouble, Why
 
-__all__ = ["failing", "trouble"]
+__all__ = ["failing", "trouble", "unconnected"]
 
 SIDECAR = "lanefeed-sidecar"
 #: What is quite usual for that long is no trouble.
 PATIENCE_SECONDS = 20.0
+#: Large models load for minutes: that is said, but it is no trouble before.
+LOADING_SECONDS = 180.0
 
 _IMAGE = "check the image's name, and spec.template.spec.imagePullSecrets where the registry asks who pulls"
 _COMMAND = "check command, args, workingDir and mounts in spec.template"
@@ -45,10 +48,20 @@ _USUAL = ("ContainerCreating", "PodInitializing")
 def trouble(p: Pass, children: Children) -> Why | None:
     """The first thing to mend, or None. Asks to be called again when patience ends."""
     for pod in sorted(children.alive, key=lambda pod: pod.index):
+        if pod.lost_since is not None:
+            # What the kubelet said of it last is no news.
+            return _lost(p, pod, pod.lost_since)
         for one in pod.troubles:
             if one.reason not in _USUAL:
                 return _said(p, pod, one)
     return next(_silent(p, children), None)
+
+
+def _lost(p: Pass, pod: Pod, since: float) -> Why:
+    seconds = p.job.spec.elastic.node_lost_seconds
+    then = f"it is replaced elastic.nodeLostSeconds ({seconds} s) after that"
+    text = f"the node of {_name(pod)} has not been heard of since {to_time(since)}; "
+    return Why("NodeLost", text + (then if seconds else "elastic.nodeLostSeconds is 0: delete the pod by force"))
 
 
 def _said(p: Pass, pod: Pod, one: Trouble) -> Why:
@@ -90,11 +103,11 @@ def _silent(p: Pass, children: Children) -> Iterator[Why]:
                 f"{_name(pod)} is being created for more than {PATIENCE_SECONDS:.0f} s: images are pulled, or a "
                 f"volume, Secret or ConfigMap is missing; see kubectl describe -n {namespace} pod {pod.name}",
             )
-    yield from _unconnected(p, children)
+    yield from unconnected(p, children, LOADING_SECONDS)
 
 
-def _unconnected(p: Pass, children: Children) -> Iterator[Why]:
-    """All pods run, and trainers have not called connect()."""
+def unconnected(p: Pass, children: Children, seconds: float = PATIENCE_SECONDS) -> Iterator[Why]:
+    """All pods run for so long, and trainers have not called connect()."""
     made = [pod.started for pod in children.alive if pod.started is not None]
     if not made or len(made) < children.replicas or children.ready < children.replicas:
         return
@@ -104,16 +117,16 @@ def _unconnected(p: Pass, children: Children) -> Iterator[Why]:
     if not here and from_time(p.status.progress.time) > from_time(p.status.plan.time):
         # They were heard of in this plan, by a control plane before this one: their next reports are on the way.
         return
-    if here < world and _over(p, max(made)):
+    if here < world and _over(p, max(made), seconds):
         yield Why(
-            "TrainerNotConnected",
+            NOT_CONNECTED,
             f"{world - here} of {world} ranks have not connected to their sidecars: they may still load; if not, see "
             "the trainer's log, and let it call lanefeed.connect() on every rank",
         )
 
 
-def _over(p: Pass, since: float) -> bool:
-    left = PATIENCE_SECONDS - (p.now - since)
+def _over(p: Pass, since: float, seconds: float = PATIENCE_SECONDS) -> bool:
+    left = seconds - (p.now - since)
     if left > 0:
         p.look_again(left)
     return left <= 0

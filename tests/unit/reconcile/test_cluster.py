@@ -1,5 +1,7 @@
 """What only a cluster does: queues, evictions, refused objects, pods that wait; and the words that people read then."""
 
+from dataclasses import replace
+
 import pytest
 
 from lanefeed_operator.api.spec import Job
@@ -183,9 +185,15 @@ def test_what_kubernetes_does_not_say_is_said_after_a_while(what: str) -> None:
     shell.now += 20.5
     shell.passes()
     assert shell.status.reason == reason
-    assert words in shell.condition("Degraded")[2]
-    if what == "unconnected":
+    if what != "unconnected":
+        assert words in shell.condition("Degraded")[2]
+    else:
         assert shell.status.state == "Running"
+        assert words in shell.condition("Running")[2]
+        assert shell.condition("Degraded")[0] == "False", "large models load for minutes"
+        shell.now += 170
+        shell.passes()
+        assert words in shell.condition("Degraded")[2]
         shell.feed(ranks=EVERYBODY)
         shell.passes()
         assert shell.status.reason == ""
@@ -230,6 +238,61 @@ def test_a_code_that_no_restart_mends_fails_the_job_at_once() -> None:
     shell.observe(children={1: kids(gave_up=t.Why("PodFailurePolicy", "Container trainer for pod x failed"))})
     shell.passes()
     assert shell.condition("Failed")[1] == "NonRetryableExitCode"
+
+
+def test_a_failed_job_goes_on_when_its_restart_token_is_changed() -> None:
+    shell = Shell(make_job(maxRestarts=0)).run()
+    shell.feed(last_step=8, last_name="c", last_generation=1)
+    broken = kids(failures={1: 1}, failed=frozenset({1}), pods=(pod(0), pod(1, "Failed", exit_code=3)))
+    shell.observe(children={1: broken})
+    shell.passes()
+    assert "change spec.restartToken" in shell.condition("Failed")[2]
+    shell.passes(5)
+    assert shell.status.terminal
+    shell.job = make_job(maxRestarts=0, restartToken="again")
+    assert shell.passes() == (t.DeleteChildren(1, "Finished"),), "first what lives has to end"
+    shell.observe(children={1: replace(broken, pods=(pod(1, "Failed", exit_code=3),))}, feed=t.FeedView())
+    shell.passes()
+    assert not shell.status.terminal
+    assert shell.condition("Failed")[:2] == ("False", "Restarted")
+    assert (shell.status.state, shell.status.completion_time) == ("Starting", "")
+    shell.passes()
+    assert (shell.status.plan_generation, shell.status.plan.start, shell.status.plan.reason) == (2, 8, "Restart")
+    assert shell.passes() == (t.DeleteChildren(1, "OldPlan"),)
+    shell.observe(children={})
+    assert shell.passes()[0] == t.WritePlan(2, 2, 1, 8)
+
+
+def test_what_has_no_stream_or_is_complete_stays_as_it_is() -> None:
+    shell = Shell(make_job())
+    shell.observe(manifest=t.ManifestInfo(error="no such folder"))
+    shell.passes()
+    shell.job = make_job(restartToken="again")
+    assert shell.passes(3) == ()
+    assert shell.status.terminal
+    shell = Shell(make_job()).run()
+    done = kids(succeeded=frozenset({0, 1}), pods=(pod(0, "Succeeded"), pod(1, "Succeeded")))
+    shell.observe(children={1: done})
+    shell.feed(ranks={r: view(r, 125, ended=True) for r in range(2)}, last_step=125)
+    shell.passes()
+    shell.job = make_job(restartToken="again")
+    assert shell.passes(3) == ()
+    assert shell.status.state == "Complete"
+
+
+def test_a_node_that_is_lost_is_said_instead_of_old_words() -> None:
+    shell = Shell(make_job()).run()
+    old = (t.Trouble("Unknown", "lanefeed-sidecar", "session is ready"),)
+    gone = pod(1, lost_since=shell.now, troubles=old, name="j-1-1-x")
+    shell.observe(children={1: kids(pods=(pod(0), gone))})
+    shell.passes()
+    assert shell.status.reason == "NodeLost"
+    assert "the node of pod j-1-1-x has not been heard of since" in shell.condition("Degraded")[2]
+    assert "nodeLostSeconds (30 s)" in shell.condition("Degraded")[2]
+    writes = shell.writes
+    shell.now += 5
+    shell.passes()
+    assert shell.writes == writes
 
 
 def test_a_disrupted_pod_with_such_a_code_is_no_failure() -> None:

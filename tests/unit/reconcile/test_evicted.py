@@ -102,6 +102,7 @@ def test_a_drained_pod_takes_a_checkpoint_along() -> None:
     shell.observe(children={})
     shell.passes()
     assert (shell.status.plan_generation, shell.status.plan.start, shell.status.restarts.resizes) == (2, 16, 0)
+    assert (shell.status.restarts.disruptions, shell.status.restarts.last_reason) == (1, "Eviction")
 
 
 @pytest.mark.parametrize("why", ["no time", "a rank is away", "lost", "no grace", "kueue", "deleting", "ended"])
