@@ -11,7 +11,7 @@ from lanefeed_core.proto import lanefeed_pb2 as pb
 from lanefeed_core.wire import PROTOCOL_VERSION
 from lanefeed_sidecar.errors import PlanMismatch, ProtocolMismatch, StateMismatch
 
-__all__ = ["check_not_replaced", "check_place", "check_protocol", "start_of"]
+__all__ = ["check_not_replaced", "check_place", "check_protocol", "how", "start_of"]
 
 
 class Holder(Protocol):
@@ -79,3 +79,10 @@ def start_of(request: pb.AttachRequest, config: PodConfig, lanes: Lanes, digest:
     except ValueError as error:
         raise StateMismatch(f"the state is not JSON ({error}): load what state_dict() gave") from None
     return state.cursor.total_steps(lanes.steps_per_epoch)
+
+
+def how(request: pb.AttachRequest) -> str:
+    """Where the rank begins, for the log."""
+    if request.resuming:
+        return "same trainer, new session"
+    return "from a checkpoint" if request.state_json else "without a state"

@@ -30,6 +30,8 @@ log = logging.getLogger(__name__)
 #: How long a former life's filler may take to let go of its slot.
 JOIN_SECONDS = 10.0
 MAX_FAILURES = 16
+#: A step that we agreed on ourselves holds so long: by then a pod that is evicted is gone.
+OUR_STOP_SECONDS = 30.0
 
 
 @dataclass(slots=True)
@@ -116,7 +118,7 @@ class Hub:
             "rank %d attached at step %d (%s, pid %d, lanefeed %s)",
             rank,
             start,
-            _how(request),
+            attach.how(request),
             request.pid,
             request.version,
         )
@@ -127,6 +129,7 @@ class Hub:
         rank = request.rank
         with self._lock:
             self._check_open()
+            self._forget_our_stop()
             stop = self._stop
             if stop is not None and not request.resuming and (self._left or start >= stop.step):
                 raise Unavailable(
@@ -241,8 +244,7 @@ class Hub:
     def close_stream(self, life: Life) -> None:
         """The stream is over: what the trainer held is free, nothing else happens."""
         with self._lock:
-            left = self._stop is not None and life.alive and life.consumed >= self._stop.step
-            self._left = self._left or left
+            self._left |= self._stop is not None and life.alive and life.consumed >= self._stop.step
         life.close()
         self.on_news()
 
@@ -266,9 +268,14 @@ class Hub:
         with self._lock:
             if self._stop is not None or self.config.plan.replicas > 1 or not self._lives:
                 return
-            lives = self._lives.values()
-            step = stop_step((x.start, x.consumed, x.wait_seconds + x.step_seconds) for x in lives)
+            step = stop_step((x.start, x.consumed, x.wait_seconds + x.step_seconds) for x in self._lives.values())
         self.stop_at(pb.StopAt(step=step, reason=REASON), ours=True)
+
+    def _forget_our_stop(self) -> None:
+        """All ranks left at a step of ours, and the pod is still here: it was no eviction, training may go on."""
+        streaming = any(life.streaming for life in self._lives.values())
+        if self._stop_is_ours and not streaming and time.monotonic() - (self.stop_heard or 0.0) > OUR_STOP_SECONDS:
+            self._stop, self._stop_is_ours, self._left, self.stop_heard = None, False, False, None
 
     def committed(self, last: pb.Committed) -> None:
         """Relay what the control plane accepted last."""
@@ -391,9 +398,3 @@ class Hub:
             step_seconds=life.step_seconds,
             rank_batch=info.rank_batch,
         )
-
-
-def _how(request: pb.AttachRequest) -> str:
-    if request.resuming:
-        return "same trainer, new session"
-    return "from a checkpoint" if request.state_json else "without a state"

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import grpc
 import pytest
 
 from support.feed_client import eventually
@@ -109,6 +110,38 @@ def test_one_rank_that_is_told_to_end_takes_all_ranks_of_its_pod_along(
     book = json.loads((pod.run_dir / "book.json").read_text())
     assert book["commits"][-1]["step"] == one["step"]
     assert f"ranks leave at step {one['step']} (preemption)" in pod.text()
+
+
+@pytest.mark.slow
+def test_a_stop_of_ours_that_was_no_eviction_ends_after_a_while(
+    make_pod: MakePod,
+) -> None:
+    """Somebody sent SIGTERM to a worker; the pod is still here, and torchrun starts its ranks again."""
+    from lanefeed_sidecar.feed import hub
+
+    pod = make_pod(epochs=20).start()
+    client = pod.client()
+    client.attach()
+    client.stream()
+    client.run(until=6)
+    client.progress(stop_wanted=True)
+    with eventually() as check:
+        check(lambda: "ranks leave at step" in pod.text())
+    client.run(until=60)
+    client.commit("left")
+    client.close()
+    late = pod.client()
+    with eventually() as check:
+        check(lambda: pod.metric("lanefeed_rank_attached", rank="0") == 0)
+    with pytest.raises(grpc.RpcError) as caught:
+        late.attach(pod.state(6))
+    assert "stopping (preemption)" in caught.value.details()
+    assert hub.OUR_STOP_SECONDS == 30.0
+    time.sleep(hub.OUR_STOP_SECONDS)
+    assert late.attach(pod.state(6)).start == 6
+    late.stream()
+    late.run(until=12)
+    assert not any(event.HasField("stop_at") for event in late.events)
 
 
 def test_torchrun_passes_it_on_and_the_workers_leave_with_a_commit(
