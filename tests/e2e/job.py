@@ -118,8 +118,10 @@ class Job:
                 {
                     "maxSkew": 1,
                     "topologyKey": "kubernetes.io/hostname",
-                    "whenUnsatisfiable": "ScheduleAnyway",
-                    "labelSelector": {"matchLabels": {"lanefeed.dev/job": self.name}},
+                    "whenUnsatisfiable": "DoNotSchedule",
+                    # A node that is lost or drained is none to spread over.
+                    "nodeTaintsPolicy": "Honor",
+                    "labelSelector": {"matchLabels": {"lanefeed.dev/job": self.name, "lanefeed.dev/role": "pods"}},
                 }
             ]
         return pod
