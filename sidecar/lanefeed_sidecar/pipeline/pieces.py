@@ -4,6 +4,8 @@ Pure; called when a window is opened. The destination already holds the shuffle,
 assembling is a plain block copy.
 """
 
+from bisect import bisect_right
+from itertools import accumulate
 from typing import NamedTuple
 
 import numpy as np
@@ -36,17 +38,19 @@ class RowGroups:
     def __init__(self, manifest: Manifest, row_bytes: int = 0) -> None:
         """Prefix sums over each shard's row groups. row_bytes: what a decoded row takes at least."""
         self._row_bytes = row_bytes
-        self._starts = [np.concatenate([[0], np.cumsum(s.row_groups)]).astype(np.int64) for s in manifest.shards]
+        # Plain numbers: they are asked for one at a time, many times a row group.
+        self._starts = [(0, *accumulate(s.row_groups)) for s in manifest.shards]
         self._bytes = [s.row_group_bytes for s in manifest.shards]
         self._manifest = manifest
 
     def start(self, key: RowGroupKey) -> int:
         """First row of the row group in its shard."""
-        return int(self._starts[key.shard][key.group])
+        return self._starts[key.shard][key.group]
 
     def rows(self, key: RowGroupKey) -> int:
         """Rows of the row group."""
-        return int(self._starts[key.shard][key.group + 1]) - self.start(key)
+        starts = self._starts[key.shard]
+        return starts[key.group + 1] - starts[key.group]
 
     def nbytes(self, key: RowGroupKey) -> int:
         """Decoded bytes, about: as the metadata says (encoded, so often too little), or what fixed columns take."""
@@ -68,10 +72,10 @@ class RowGroups:
     def split(self, shard: int, start: int, stop: int) -> list[tuple[RowGroupKey, int, int]]:
         """Rows [start, stop) of a shard as (row group, first row in it, last row in it, exclusive)."""
         starts = self._starts[shard]
-        group = int(np.searchsorted(starts, start, side="right")) - 1
+        group = bisect_right(starts, start) - 1
         found = []
         while start < stop:
-            base, end = int(starts[group]), int(starts[group + 1])
+            base, end = starts[group], starts[group + 1]
             if end > start:
                 high = min(stop, end)
                 found.append((RowGroupKey(shard, group), start - base, high - base))

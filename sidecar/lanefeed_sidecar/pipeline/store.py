@@ -60,7 +60,9 @@ class Store:
 
         `reserve`: bytes of the budget that windows leave to row groups being decoded.
         """
-        self.changed = threading.Condition()
+        lock = threading.RLock()
+        #: Decode threads wait for work on it, fill threads for whole windows on the other: few wake-ups are for both.
+        self.changed, self.ready = threading.Condition(lock), threading.Condition(lock)
         self.pool = BufferPool(budget // 2)
         self._lanes, self._groups, self._columns = lanes, groups, columns
         self._rank_lanes, self._stop, self._budget, self._row_bytes = rank_lanes, stop, budget, row_bytes
@@ -72,6 +74,8 @@ class Store:
         self._capacity = min(lanes.spec.window, max(lanes.lane_rows(lane) for lane in range(lanes.spec.lanes)))
         self._positions: dict[int, int] = {}
         self._windows: dict[WindowKey, Window] = {}
+        #: Row group -> open windows that still wait for it.
+        self._waiting: dict[RowGroupKey, list[Window]] = {}
         #: (steps until it is needed, need), nearest first.
         self._order: list[tuple[int, WindowNeed]] = []
         #: (epoch, lane) -> line rows of the lane that follow its open windows; see `_later`.
@@ -94,7 +98,11 @@ class Store:
             for key in [k for k, w in self._windows.items() if w.error]:
                 self._drop(key)
             self._plan()
-            self.changed.notify_all()
+            self._wake()
+
+    def _wake(self) -> None:
+        self.changed.notify_all()
+        self.ready.notify_all()
 
     def position(self, rank: int) -> int | None:
         """Where the rank is; None if nothing is read for it."""
@@ -109,14 +117,14 @@ class Store:
             self._positions[rank] = step
             if step >= self._recompute_at.get(rank, 0):
                 self._plan()
-                self.changed.notify_all()
+                self._wake()
 
     def forget(self, rank: int) -> None:
         """The rank is gone: nothing is read ahead for it."""
         with self.changed:
             self._positions.pop(rank, None)
             self._plan()
-            self.changed.notify_all()
+            self._wake()
 
     def _plan(self) -> None:
         """Recompute what is needed, drop what is not, open what fits."""
@@ -157,7 +165,9 @@ class Store:
                 self._idle_on = "budget"
                 break
             pieces = window_pieces(self._lanes, self._groups, need.key)
-            self._windows[need.key] = Window.open(need.key, pieces, rows=rows, nbytes=cost)
+            window = self._windows[need.key] = Window.open(need.key, pieces, rows=rows, nbytes=cost)
+            for group in pieces:
+                self._waiting.setdefault(group, []).append(window)
 
     def _make_room(self, cost: int, limit: int, distance: int) -> bool:
         """For an urgent window: drop kept row groups, then windows needed later than `distance`, until `cost` fits."""
@@ -178,9 +188,18 @@ class Store:
 
     def _drop(self, key: WindowKey) -> None:
         window = self._windows.pop(key)
+        for group in window.waiting:
+            self._served(group, window)
         # One that somebody still reads or writes gives its buffers back later (`release`, `done`).
         if window.whole and not window.readers:
             window.close(self.pool)
+
+    def _served(self, group: RowGroupKey, window: Window) -> None:
+        """The window does not wait for the row group any more."""
+        # By identity: windows that are equal in all they hold are still two.
+        left = [w for w in self._waiting.pop(group, ()) if w is not window]
+        if left:
+            self._waiting[group] = left
 
     def _find_fronts(self) -> None:
         newest: dict[tuple[int, int], int] = {}
@@ -201,7 +220,7 @@ class Store:
 
     def _wanted(self, group: RowGroupKey) -> bool:
         """Whether an open window waits for the row group, or a lane comes to rows of it after its open windows."""
-        if any(group in w.waiting for w in self._windows.values()):
+        if group in self._waiting:
             return True
         start, rows = self._groups.start(group), self._groups.rows(group)
         for (epoch, _), (begin, stop) in self._fronts.items():
@@ -250,7 +269,7 @@ class Store:
                 return None
             self._in_flight += size
         self._busy.add(group)
-        windows = [w for w in self._windows.values() if group in w.waiting]
+        windows = list(self._waiting.get(group, ()))
         for window in windows:
             window.allocate(self._columns, self.pool, self._capacity_of(window.key))
         return Task(group, windows, chunk)
@@ -261,6 +280,7 @@ class Store:
         with self.changed:
             for window in task.windows:
                 window.waiting.discard(task.group)
+                self._served(task.group, window)
                 if not window.waiting and not window.whole:
                     finished.append(window)
         for window in finished:
@@ -277,6 +297,8 @@ class Store:
             elif chunk is not None and self.used() + chunk.nbytes <= self._budget - self._reserve:
                 self._kept[task.group] = chunk
             self.changed.notify_all()
+            if finished:
+                self.ready.notify_all()
 
     def failed(self, task: Task, error: SidecarError) -> None:
         """The row group cannot be had: whoever needs one of its windows gets the error."""
@@ -284,7 +306,7 @@ class Store:
             for window in task.windows:
                 window.error = error
             self._ended(task)
-            self.changed.notify_all()
+            self._wake()
 
     def _ended(self, task: Task) -> None:
         self._busy.discard(task.group)
@@ -316,8 +338,8 @@ class Store:
                     return None
                 if any(key not in self._windows for key in needed):
                     self._plan()
-                    self.changed.notify_all()
-                self.changed.wait(_LOOK_AGAIN_SECONDS)
+                    self._wake()
+                self.ready.wait(_LOOK_AGAIN_SECONDS)
             found = {}
             for key in wanted:
                 window = self._windows.get(key)
@@ -370,7 +392,8 @@ class Store:
         with self.changed:
             self._closed = True
             self._windows.clear()
+            self._waiting.clear()
             self._kept.clear()
             self._order = []
             self.pool.trim(0)
-            self.changed.notify_all()
+            self._wake()
