@@ -108,6 +108,8 @@ class Controller:
         if member.coordinator is not None:
             member.coordinator.persisted(feed.version)
         self._coordinate(p, decision.status)
+        # After commits were acknowledged: telling people may take a while.
+        events.tell(self._api, p.raw["metadata"], events.changes(p.status, decision.status), p.now)
         if decision.actions and not self._confirmed(p):
             return 0.0
         scene = Scene(member, p.job, decision.status, world, p.now, lambda: self._current(p))
@@ -227,13 +229,12 @@ class Controller:
     # ---- persisting --------------------------------------------------------------------------------------------
 
     def _persist(self, p: _Pass, status: Status) -> bool:
-        """Write what changed, then tell people; False: begin again from what is there. Raises ApiError."""
+        """Write what changed; False: begin again from what is there. Raises ApiError."""
         if status is p.status:
             return True
         if not self._write(p.key, p.raw, status):
             return False
         p.member.confirmed = p.raw["metadata"]["resourceVersion"]
-        events.tell(self._api, p.raw["metadata"], events.changes(p.status, status), p.now)
         return True
 
     def _write(self, key: JobKey, raw: Object, status: Status) -> bool:

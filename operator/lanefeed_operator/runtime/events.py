@@ -50,6 +50,8 @@ class Note:
 
 def changes(before: Status, after: Status) -> list[Note]:
     """What a person wants to know of the step from one status to the next. Pure."""
+    if after is before:
+        return []
     found = [*_conditions(before, after), *_plan(before, after), *_state(before, after)]
     return list({note.reason: note for note in found}.values())
 
