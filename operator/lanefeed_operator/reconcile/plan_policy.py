@@ -102,8 +102,8 @@ def shrunk(p: Pass, children: Children) -> int:
 
 def admitted(p: Pass, children: Children) -> int:
     """The size to go on with where a queue admitted another one than the plan's, 0 if it did not, or none fits."""
-    size = children.admitted
-    if size is None or children.queued or size >= p.status.plan.replicas:
+    size = children.size
+    if children.queued or children.deleting or size >= p.status.plan.replicas:
         return 0
     return next((n for n in range(size, 0, -1) if not misfit(p.job, n)), 0)
 

@@ -99,7 +99,8 @@ def _report(p: Pass, children: Children, why: Why | None) -> None:
     if children.queued:
         p.condition(RUNNING, False, "Queued", "the queue holds the pods back until there is quota")
     elif _too_few(p, children):
-        text = f"the queue admitted {children.admitted} of {size} pods, and the job cannot run with fewer than it has: "
+        wanted = p.status.plan.replicas
+        text = f"the queue admitted {children.size} of {wanted} pods, and the job cannot run with so few: "
         text += "raise kueue.x-k8s.io/job-min-parallelism, or let elastic.minReplicas and batching.uneven allow less"
         p.condition(RUNNING, False, "AdmittedTooFew", text)
     elif children.ready + len(children.succeeded) >= size:
@@ -112,7 +113,7 @@ def _report(p: Pass, children: Children, why: Why | None) -> None:
 
 
 def _too_few(p: Pass, children: Children) -> bool:
-    return children.admitted is not None and children.admitted < p.status.plan.replicas
+    return children.size < p.status.plan.replicas and not children.deleting
 
 
 def _degraded(p: Pass, children: Children, why: Why | None) -> None:

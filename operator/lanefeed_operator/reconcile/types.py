@@ -137,6 +137,11 @@ class Children:
     unplaced_since: float | None = None
 
     @property
+    def size(self) -> int:
+        """Pods that may run: a queue admits fewer by parallelism alone, or by completions with it."""
+        return self.replicas if self.admitted is None else min(self.replicas, self.admitted)
+
+    @property
     def alive(self) -> tuple[Pod, ...]:
         """Pods of which a process may still run."""
         return tuple(pod for pod in self.pods if pod.alive)

@@ -50,12 +50,14 @@ def test_a_queue_that_holds_the_job_back_and_takes_it_back() -> None:
     assert shell.condition("Failed")[1] == "DeadlineExceeded"
 
 
-def test_a_queue_that_admits_fewer_pods_is_a_resize() -> None:
+@pytest.mark.parametrize("sizes", [{"replicas": 4, "admitted": 3}, {"replicas": 3}], ids=["parallelism", "both"])
+def test_a_queue_that_admits_fewer_pods_is_a_resize(sizes: dict[str, int]) -> None:
+    """Kueue changes the Job's parallelism, and its completions too where job-completions-equal-parallelism is set."""
     shell = begun(make_job(replicas=4))
-    shell.observe(children={1: kids(replicas=4, pods=(), queued=True, admitted=3)})
+    shell.observe(children={1: kids(pods=(), queued=True, **sizes)})
     shell.passes()
     assert shell.status.stop is None, "not admitted yet"
-    shell.observe(children={1: kids(replicas=4, pods=(), admitted=3)})
+    shell.observe(children={1: kids(pods=(), **sizes)})
     shell.passes(2)
     assert shell.status.state == "Resizing"
     assert shell.actions[-1] == t.DeleteChildren(1, "Admitted")
