@@ -52,12 +52,13 @@ def test_same_seed_same_trace() -> None:
 
 @pytest.mark.parametrize("seed", range(3))
 def test_a_calm_job_takes_one_plan_and_few_writes(seed: int) -> None:
-    """With no faults: one plan generation, no restart, and about one write of progress in ten seconds."""
+    """With no faults: one plan generation (another where the queue admits fewer pods), no restart, few writes."""
     world = World(seed, CALM, replicas=2)
     world.run().check_end()
     world.close()
-    assert world.status.plan.generation == 1
+    plans = 2 if world.status.plan.reason == "Admitted" else 1
+    assert world.status.plan.generation == plans
     assert (world.status.restarts.failures, world.status.restarts.disruptions) == (0, 0)
-    assert world.seen["create jobs"] == 2
-    assert world.seen["replace_status shardedtrainingjobs"] <= 18
+    assert world.seen["create jobs"] == 1 + plans
+    assert world.seen["replace_status shardedtrainingjobs"] <= 14 + 4 * plans
     assert not world.seen["Conflict"]
