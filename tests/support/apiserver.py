@@ -161,6 +161,12 @@ class ApiServer:
         with contextlib.suppress(ProcessLookupError):
             os.kill(int((self.folder / "pid").read_text()), number)
 
+    def new_token(self, user: str) -> None:
+        """The user's token of before is refused from the next `start` on; its kubeconfig has the new one."""
+        tokens = self.folder / "tokens.csv"
+        for file in (tokens, self.kubeconfig(user)):
+            file.write_text(file.read_text().replace(f"token-{user}", f"token-new-{user}"))
+
     def apply_crd(self) -> None:
         """The CRD, served."""
         self.api().create(CRDS, "", crd.definition())
