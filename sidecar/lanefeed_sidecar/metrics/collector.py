@@ -127,11 +127,17 @@ class _Collector:
         )
 
     def _ranks(self) -> Iterator[Metric]:
-        ready = GaugeMetricFamily("lanefeed_frames_ready", "Frames that wait for the rank's trainer.", labels=["rank"])
-        free = GaugeMetricFamily(
-            "lanefeed_slots_free", "Slots of shared memory that are free to be filled.", labels=["rank"]
+        ready = GaugeMetricFamily(
+            "lanefeed_frames_ready", "Frames that are filled and not yet handed to the rank's trainer.", labels=["rank"]
         )
-        leased = GaugeMetricFamily("lanefeed_slots_leased", "Slots that the trainer still reads from.", labels=["rank"])
+        free = GaugeMetricFamily(
+            "lanefeed_slots_free",
+            "Empty slots of shared memory: all of a rank's are empty while it waits for data.",
+            labels=["rank"],
+        )
+        leased = GaugeMetricFamily(
+            "lanefeed_slots_leased", "Slots in the trainer's hands: to be read, or still read from.", labels=["rank"]
+        )
         attached = GaugeMetricFamily(
             "lanefeed_rank_attached", "1 while a trainer is attached as this rank.", labels=["rank"]
         )
