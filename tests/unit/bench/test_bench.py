@@ -1,6 +1,7 @@
 """The benchmark's own arithmetic: a wrong ratio or a guard that cannot bite would be worse than none."""
 
 import json
+import subprocess
 import sys
 import time
 from itertools import repeat
@@ -123,3 +124,16 @@ def test_docs_block_is_replaced_and_only_it(tmp_path: Path) -> None:
 def test_request_travels_as_json() -> None:
     request = Request(loader="spdl", workload="W4", options={"threads": 2}, step="busy", step_ms=2.0)
     assert Request(**json.loads(request.to_json())) == request
+
+
+def test_the_gpu_script_says_where_there_is_none() -> None:
+    import torch
+
+    if torch.cuda.is_available():
+        pytest.skip("there is a GPU here: run bench/gpu.py")
+    script = Path(__file__).resolve().parents[3] / "bench" / "gpu.py"
+    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=100, check=True)
+    assert done.stdout.splitlines() == [
+        "no GPU here (torch.cuda.is_available() is False): nothing was measured",
+        '{"gpu": false}',
+    ]
