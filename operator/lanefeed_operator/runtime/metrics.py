@@ -127,12 +127,9 @@ class Metrics:
         yield watches
         reports = dict.fromkeys(REPORT_RESULTS, 0) | dict(self.reports())
         yield _counter("reports", "Reports of sidecars by what became of them.", reports)
-        if self.pacer is not None:
-            yield _gauge("reporting_pods", "Pods whose sidecars reported lately.", self.pacer.pods)
-            slowing = self.pacer.slowing
-            yield _gauge(
-                "report_slowing", "How much less often pods report as it is busy; 1: not.", slowing
-            )
+        pods, slowing = (self.pacer.pods, self.pacer.slowing) if self.pacer is not None else (0, 1.0)
+        yield _gauge("reporting_pods", "Pods whose sidecars reported lately.", pods)
+        yield _gauge("report_slowing", "How much less often pods report as it is busy; 1: not.", slowing)
         with self._lock:
             writes = dict(self._writes)
         yield _counter("status_writes", "Writes of jobs' status.", writes)
