@@ -1,4 +1,4 @@
-"""A cluster, where one is up: $KUBECONFIG, else the one of ../shared/kube in $KUBE_STATE."""
+"""A cluster, where one of ../shared/kube is up in $KUBE_STATE. Never that of $KUBECONFIG: it may be somebody's own."""
 
 import json
 import os
@@ -75,7 +75,7 @@ class Cluster:
 def cluster() -> Cluster:
     """Skips where none is up."""
     state = Path(os.environ.get("KUBE_STATE", "/tmp/kube"))
-    kubeconfig = Path(os.environ.get("KUBECONFIG") or state / "admin.conf")
+    kubeconfig = state / "admin.conf"
     kubectl = shutil.which("kubectl") or str(state / "bin/kubectl")
     if not kubeconfig.exists() or not Path(kubectl).exists():
         pytest.skip(f"no cluster: no {kubeconfig}, or no kubectl; ../shared/kube/up starts one")

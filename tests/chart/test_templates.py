@@ -274,6 +274,12 @@ def test_never_two_operators_without_a_lease_and_a_budget_only_for_two() -> None
     assert one(two, "PodDisruptionBudget")["spec"]["maxUnavailable"] == 1
 
 
+def test_no_service_asks_for_the_port_of_a_sidecar() -> None:
+    """Ports of native sidecars are not found by name before Kubernetes 1.32, and nothing here needs to."""
+    for service in [o for o in template(values=everything()) if o["kind"] == "Service"]:
+        assert service["spec"]["selector"]["app.kubernetes.io/component"] == "operator"
+
+
 def environment(objects: list[dict[str, Any]]) -> dict[str, Any]:
     container = one(objects, "Deployment")["spec"]["template"]["spec"]["containers"][0]
     return {item["name"]: item.get("value", item.get("valueFrom")) for item in container["env"]}
