@@ -65,7 +65,7 @@ class Parts:
             seconds=settings.resync_seconds,
             wake_all=self.workers.wake_all,
         )
-        self.watches = Watches(kinds, relisted=self._resync.ask)
+        self.watches = Watches(kinds, settings.watch_namespaces, relisted=self._resync.ask)
         self._shell = Shell(feed, self.watches, kinds=kinds, namespaces=settings.watch_namespaces)
         names = names_of([settings.coordinator_host])
         self._certificates = Certificates(api, settings.namespace, settings.cert_secret, names, time.time)

@@ -188,7 +188,7 @@ class Shell:
     def _handler(self, kind: Kind) -> Callable[..., Awaitable[None]]:
         async def seen(event: Any, **_: Any) -> None:
             obj: Object = event["object"]
-            self._watches.heard(kind)
+            self._watches.heard(kind, obj["metadata"].get("namespace", ""))
             if event["type"] == "DELETED":
                 self._feed.gone(kind, obj)
             else:

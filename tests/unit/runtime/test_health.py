@@ -94,8 +94,9 @@ def test_a_watch_is_heard_of_by_events_and_by_each_new_request() -> None:
     watches = Watches(KINDS, clock=clock)
     clock.now += 50
     assert set(watches.ages().values()) == {50.0}
-    watches.heard(PODS)
+    watches.heard(PODS, "team")
     watches.answered("/apis/lanefeed.dev/v1alpha1/shardedtrainingjobs", watch=True)
+    watches.answered("/apis/batch/v1/jobs", watch=True)
     watches.answered("/apis/batch/v1/namespaces/team/jobs", watch=True)
     watches.answered("/api/v1/namespaces", watch=False)
     watches.answered("/apis/lanefeed.dev/v1alpha1", watch=False)
@@ -108,7 +109,7 @@ def test_a_watch_is_heard_of_by_events_and_by_each_new_request() -> None:
 
 def test_what_went_before_a_watch_began_or_lost_its_place_is_asked_for() -> None:
     relisted: list[Kind] = []
-    watches = Watches(KINDS, relisted=relisted.append)
+    watches = Watches(KINDS, ["team", "else"], relisted=relisted.append)
     path = "/api/v1/namespaces/team/pods"
     watches.answered(path, watch=False)
     assert relisted == []
@@ -118,6 +119,18 @@ def test_what_went_before_a_watch_began_or_lost_its_place_is_asked_for() -> None
     assert relisted == [PODS], "a watch that goes on has missed nothing"
     watches.answered(path, watch=False)
     assert relisted == [PODS, PODS]
+
+
+def test_of_several_namespaces_each_has_watches_of_its_own() -> None:
+    clock = Clock()
+    watches = Watches(KINDS, ["team", "else"], clock=clock)
+    clock.now += 70
+    watches.answered("/api/v1/namespaces/team/pods", watch=True)
+    watches.answered("/api/v1/nodes", watch=True)
+    assert watches.ages() == {"pods": 70.0, "nodes": 0.0, "jobs": 70.0, "shardedtrainingjobs": 70.0}
+    assert watches.missing(60.0) == ["jobs", "pods", "shardedtrainingjobs"]
+    watches.heard(PODS, "else")
+    assert watches.ages()["pods"] == 0.0
 
 
 @pytest.fixture
