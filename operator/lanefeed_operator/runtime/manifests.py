@@ -22,7 +22,7 @@ from lanefeed_operator.runtime.owned import ensure, is_ours
 __all__ = ["Manifests", "Stored"]
 
 #: Decoded manifests that are kept: shards in all, about 1 KiB each.
-MAX_SHARDS = 50_000
+MAX_SHARDS = 20_000
 
 Stored = tuple[Manifest, int]
 

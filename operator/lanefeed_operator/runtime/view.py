@@ -13,6 +13,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 
 from lanefeed_operator.kube.api import JOBS, NODES, PODS, STJS, Kind, Object
 from lanefeed_operator.kube.facts import Facts, JobFacts, NodeFacts, Ours, PodFacts, job_facts, node_facts, pod_facts
@@ -87,9 +88,12 @@ class View:
             if buried or (old is not None and _stale(old, facts)):
                 return ()
             self._stamp += 1
-            self._stamps[kind, facts.namespace, facts.name] = self._stamp
+            # One tuple for both dictionaries: there are 64,000 pods.
+            at = (kind, facts.namespace, facts.name)
+            self._stamps.pop(at, None)
+            self._stamps[at] = self._stamp
             before = self._file_under(kind, old) if old is not None else None
-            now = self._store(kind, facts)
+            now = self._store(at, facts)
             if old is not None and old.uid != facts.uid:
                 self._forget(old.uid, FOR_GOOD)
             elif old == facts and before == now:
@@ -206,16 +210,16 @@ class View:
     def _file_under(self, kind: Kind, facts: Facts) -> JobKey | None:
         return self._filed.get((kind, facts.namespace, facts.name))
 
-    def _store(self, kind: Kind, facts: Facts) -> JobKey | None:
+    def _store(self, at: tuple[Kind, str, str], facts: Facts) -> JobKey | None:
         """File it; which job it is filed under, where it is a child."""
         if isinstance(facts, StjFacts):
             self._stjs[facts.namespace, facts.name] = facts
         elif isinstance(facts, NodeFacts):
             self._nodes[facts.name] = facts
         elif isinstance(facts, Ours):
-            key = (facts.namespace, facts.job)
-            self._unfile(kind, facts)
-            self._filed[kind, facts.namespace, facts.name] = key
+            key = _shared((facts.namespace, facts.job))
+            self._unfile(at[0], facts)
+            self._filed[at] = key
             if isinstance(facts, JobFacts):
                 self._jobs.setdefault(key, {})[facts.name] = facts
             elif isinstance(facts, PodFacts):
@@ -263,6 +267,12 @@ class View:
         self._gone[uid] = version
         while len(self._gone) > MAX_GONE:
             self._gone.popitem(last=False)
+
+
+@lru_cache(maxsize=4096)
+def _shared(key: JobKey) -> JobKey:
+    """The first of all equal keys: one for a job, not one for each of its pods."""
+    return key
 
 
 def _number(version: str) -> int:
