@@ -1,4 +1,4 @@
-"""Entry point: `python -m lanefeed_sidecar --config FILE` serves, `python -m lanefeed_sidecar index ...` indexes.
+"""Entry point: `python -m lanefeed_sidecar --config FILE` serves, `... index ...` indexes, `... trial ...` measures.
 
 Exit codes: 0 stopped, 2 a configuration or data that no restart mends (the last line of stderr says why), 1 the rest.
 """
@@ -36,6 +36,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         from lanefeed_sidecar.index.cli import main as index
 
         return index(arguments[1:])
+    if arguments[:1] == ["trial"]:
+        _keep_freed_pages()
+        from lanefeed_sidecar.trial import main as trial
+
+        return trial(arguments[1:])
     return serve(arguments, _engine)
 
 

@@ -11,7 +11,7 @@ import typer
 from rich.console import Console
 
 from lanefeed_core.errors import CoreError
-from lanefeed_operator.cli import index, plan, run, scale, status, top, verify
+from lanefeed_operator.cli import bench, index, plan, run, scale, status, top, verify
 from lanefeed_operator.errors import OperatorError
 
 __all__ = ["app", "main"]
@@ -29,6 +29,7 @@ app.command("scale")(scale.scale)
 app.command("status")(status.status)
 app.command("plan")(plan.plan)
 app.command("index", context_settings={"ignore_unknown_options": False})(index.index)
+app.command("bench")(bench.bench)
 app.command("verify")(verify.verify)
 app.command("top")(top.top)
 

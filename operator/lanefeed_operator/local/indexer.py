@@ -19,7 +19,7 @@ from lanefeed_operator.local.errors import DatasetChanged, LocalError
 from lanefeed_operator.local.store import FOLDER
 from lanefeed_operator.reconcile.types import ManifestInfo
 
-__all__ = ["Indexer", "check_unchanged", "index", "info_of", "read_manifest"]
+__all__ = ["Indexer", "check_unchanged", "index", "info_of", "read_manifest", "trial"]
 
 #: Reading all footers (and, for a digest, all bytes) may take this long.
 INDEX_SECONDS = 3600.0
@@ -125,6 +125,19 @@ def index(options: Sequence[str], *, seconds: float = INDEX_SECONDS) -> dict[str
         raise LocalError(_reason(done.stderr.decode(errors="replace"), done.returncode))
     report: dict[str, Any] = json.loads(done.stdout)
     return report
+
+
+def trial(options: Sequence[str], *, seconds: float) -> dict[str, Any]:
+    """Have the sidecar read a dataset for a while (`lanefeed_sidecar.trial`); what it found. Raises LocalError."""
+    run = [sys.executable, "-m", "lanefeed_sidecar", "trial", *options]
+    try:
+        done = subprocess.run(run, capture_output=True, timeout=seconds, check=False)
+    except subprocess.TimeoutExpired:
+        raise LocalError(f"the trial gave no result within {seconds:.0f} s: is the storage there?") from None
+    if done.returncode:
+        raise LocalError(_reason(done.stderr.decode(errors="replace"), done.returncode))
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
 
 
 def _too_long(seconds: float) -> str:

@@ -1,0 +1,58 @@
+"""The trial run: its numbers are those of the data, and its advice follows from where the time goes."""
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from lanefeed_operator.cli.main import app
+from lanefeed_operator.local.errors import LocalError
+from lanefeed_sidecar import trial
+from support.worlds import make_rows
+
+EVEN = {"decode_cpu": 0.5, "decode_waiting": 0.0, "opening": 0.0, "scatter": 0.1}
+
+
+@pytest.mark.parametrize(
+    ("shares", "busy", "again", "wanted"),
+    [
+        ({}, 0.95, 0, "decoding"),
+        ({"decode_waiting": 0.8}, 0.3, 0, "storage"),
+        ({"decode_waiting": 0.8}, 0.95, 0, "decoding"),
+        ({"decode_cpu": 0.9}, 0.3, 0, "threads"),
+        ({"opening": 0.7}, 0.9, 0, "opening"),
+        ({}, 0.95, 50, "memory"),
+    ],
+)
+def test_what_limits_follows_from_where_the_time_goes(
+    shares: dict[str, float], busy: float, again: int, wanted: str
+) -> None:
+    code, advice = trial.limit({**EVEN, **shares}, busy, again=again, groups=100)
+    assert code == wanted
+    assert advice
+
+
+def test_a_trial_of_real_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    uri = make_rows(tmp_path, [300, 200])
+    assert trial.main(["--batch", "10", "--seconds", "0.5", "--threads", "1", str(uri)]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["samples_per_second"] > 0
+    # Two columns: int64, and four float32.
+    assert found["bytes_per_second"] == pytest.approx(found["samples_per_second"] * 24)
+    assert all(0 <= share <= 1.01 for share in found["shares"].values())
+    assert found["limit"] in {"decoding", "storage", "threads", "opening", "memory"}
+
+
+def test_the_command_says_it_in_words(tmp_path: Path) -> None:
+    uri = make_rows(tmp_path, [300])
+    done = CliRunner().invoke(app, ["bench", str(uri), "--global-batch-size", "10", "--seconds", "0.5"])
+    assert done.exit_code == 0, done.output
+    assert "samples/s" in done.output
+    assert "a second of 10 samples" in done.output
+    assert "limit: " in done.output
+
+
+def test_no_files_is_an_error_with_the_pattern(tmp_path: Path) -> None:
+    with pytest.raises(LocalError, match=r"matches no file"):
+        CliRunner().invoke(app, ["bench", str(tmp_path / "*.parquet")], catch_exceptions=False)
