@@ -23,6 +23,8 @@ QUIET = {
     "kubernetes": logging.WARNING,
     "grpc": logging.WARNING,
 }
+#: See _Thrift; KINDS of lines are remembered at most.
+MANY, WINDOW, KINDS = 5, 30.0, 1000
 #: kopf's remark that it is not in the main thread: so it is meant, `main` takes the signals.
 _NOISE = ("OS signals are ignored",)
 
@@ -48,6 +50,35 @@ class _Json(logging.Formatter):
         return json.dumps(line, default=str)
 
 
+class _Thrift(logging.Filter):
+    """Of one kind of line that is about no job, `MANY` in `WINDOW` seconds; the next one says how many were left out.
+
+    An API server that is away for a minute makes every report of every pod say so.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        #: (logger, the line without its values) -> [begin of the window, lines in it].
+        self._seen: dict[tuple[str, str], list[float]] = {}
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Whether it is written."""
+        if hasattr(record, "job"):
+            return True
+        key = (record.name, str(record.msg))
+        window = self._seen.get(key)
+        if window is None or record.created - window[0] >= WINDOW:
+            left_out = int(window[1]) - MANY if window is not None else 0
+            if len(self._seen) >= KINDS:
+                self._seen.clear()
+            self._seen[key] = [record.created, 1]
+            if left_out > 0:
+                record.msg, record.args = f"{record.getMessage()} ({left_out} lines like this one were left out)", None
+            return True
+        window[1] += 1
+        return window[1] <= MANY
+
+
 def _quiet(record: logging.LogRecord) -> bool:
     if not record.name.startswith("kopf"):
         return True
@@ -64,6 +95,7 @@ def setup(*, as_json: bool, level: str, stream: TextIO = sys.stderr) -> None:
     handler = logging.StreamHandler(stream)
     handler.setFormatter(_Json() if as_json else _Text())
     handler.addFilter(_quiet)
+    handler.addFilter(_Thrift())
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level)

@@ -128,3 +128,23 @@ def test_json_for_log_stores() -> None:
     }
     assert found[1]["level"] == "warning"
     assert "ValueError: the cause" in found[2]["exception"]
+
+
+def test_a_line_that_comes_all_the_time_is_written_a_few_times() -> None:
+    stream = io.StringIO()
+    logs.setup(as_json=False, level="INFO", stream=stream)
+    log = logging.getLogger("lanefeed_operator.test")
+
+    def say(at: float, number: int, **extra: Any) -> None:
+        record = log.makeRecord(log.name, logging.WARNING, "", 0, "pod %d: no answer", (number,), None, extra=extra)
+        record.created = at
+        log.handle(record)
+
+    for number in range(100):
+        say(1000.0 + number / 10, number)
+    assert len(stream.getvalue().splitlines()) == logs.MANY
+    say(1000.0 + logs.WINDOW, 100)
+    assert stream.getvalue().splitlines()[-1].endswith("pod 100: no answer (95 lines like this one were left out)")
+    for number in range(50):
+        say(2000.0, number, job="ns/a")
+    assert len(stream.getvalue().splitlines()) == logs.MANY + 51, "what is said of a job is written always"
