@@ -38,7 +38,8 @@ class Totals:
     """Ends of training pods of one ShardedTrainingJob, over all of its plans: by the program's fault, and not."""
 
     failed: int = 0
-    ignored: int = 0
+    #: Pods.
+    disrupted: set[str] = field(default_factory=set)
 
 
 class JobController:
@@ -99,7 +100,7 @@ class JobController:
         if action == "FailJob":
             m.why = ("PodFailurePolicy", "a pod's container ended with an exit code of a FailJob rule")
         if action == "Ignore":
-            totals.ignored += 1
+            totals.disrupted.add(pod["metadata"]["uid"])
             m.ignored[index] = m.ignored.get(index, 0) + 1
             m.ready_at[index] = self.clock()
             return

@@ -74,6 +74,8 @@ class Nodes:
         self.exit_zero = 0.1
         self.prune = rng.random() < 0.7
         self.last_batch: dict[str, str] = {}
+        #: Pods that were asked to go, by the UID of their job: a plan may end before its Job counts them.
+        self.leaving: dict[str, set[str]] = {}
 
     def add(self, name: str, slots: int) -> None:
         """A node joins."""
@@ -98,6 +100,9 @@ class Nodes:
         """Scheduler, node controller, kubelets."""
         pods = [o for (kind, _, _), o in self.store.objects.items() if kind == PODS]
         for pod in pods:
+            if "deletionTimestamp" in pod["metadata"]:
+                job_uid = pod["metadata"].get("annotations", {}).get(c.UID_ANNOTATION, "")
+                self.leaving.setdefault(job_uid, set()).add(pod["metadata"]["uid"])
             if not pod["spec"].get("nodeName") and not terminal(pod):
                 self.schedule(pod, pods)
         for machine in self.machines.values():

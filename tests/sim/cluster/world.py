@@ -404,7 +404,8 @@ class World:
     def check_end(self) -> None:
         """Exact, proven, well counted, nothing left over, and from then on nothing is written any more."""
         self.checks.complete(self.uid, self.status)
-        self.checks.counted(self.status, self.jobs.totals.get(self.uid, Totals()))
+        ends = self.jobs.totals.get(self.uid, Totals())
+        self.checks.counted(self.status, Totals(ends.failed, ends.disrupted | self.nodes.leaving.get(self.uid, set())))
         for _ in range(240):
             if not any(k == PODS and not terminal(o) for (k, _, _), o in self.store.objects.items()):
                 break
