@@ -29,7 +29,7 @@ from lanefeed_operator.api import crd
 from lanefeed_operator.kube.api import ApiError, Kind
 from lanefeed_operator.kube.client import Client, connect
 
-__all__ = ["USERS", "ApiServer", "program", "until"]
+__all__ = ["CRDS", "USERS", "ApiServer", "program", "until"]
 
 ROOT = Path(__file__).resolve().parents[2]
 CRDS = Kind("apiextensions.k8s.io", "v1", "customresourcedefinitions", "CustomResourceDefinition", namespaced=False)

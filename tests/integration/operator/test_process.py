@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from integration.operator.processes import OperatorProcess, job
-from lanefeed_operator.kube.api import CONFIG_MAPS, JOBS, SECRETS, STJS
-from support.apiserver import ApiServer, until
+from lanefeed_operator.kube.api import CONFIG_MAPS, JOBS, SECRETS, STJS, ApiError, Kind
+from support.apiserver import CRDS, ApiServer, until
 
 
 @pytest.fixture(scope="module")
@@ -141,3 +141,37 @@ def test_sigterm_while_the_api_server_does_not_answer_ends_it_in_time(
         code, seconds = operator.terminate(10.0)
     assert seconds < 7.0
     assert code in (0, 1)
+
+
+def test_an_object_that_makes_other_kopf_operators_pause_is_passed_over(server: ApiServer, tmp_path: Path) -> None:
+    """kopf's peering joins whatever peering object is called `default`, and stands still beside a higher priority."""
+    schema = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+    names = {"kind": "KopfPeering", "plural": "kopfpeerings", "singular": "kopfpeering"}
+    version = {"name": "v1", "served": True, "storage": True, "schema": {"openAPIV3Schema": schema}}
+    server.api().create(
+        CRDS,
+        "",
+        {
+            "apiVersion": "apiextensions.k8s.io/v1",
+            "kind": "CustomResourceDefinition",
+            "metadata": {"name": "kopfpeerings.kopf.dev"},
+            "spec": {"group": "kopf.dev", "scope": "Namespaced", "names": names, "versions": [version]},
+        },
+    )
+    peerings = Kind("kopf.dev", "v1", "kopfpeerings", "KopfPeering")
+    other = {"priority": 1000, "lastseen": "2999-01-01T00:00:00", "lifetime": 60}
+    peering = {"metadata": {"name": "default"}, "status": {"other": other}}
+    until("the peering's kind", lambda: _created(server, peerings, peering))
+    with OperatorProcess(server.kubeconfig("one"), tmp_path) as operator:
+        operator.ready()
+        operator.watching()
+        server.api().create(STJS, "a", job("unfrozen"))
+        until("the job", lambda: indexing(server, "unfrozen"))
+
+
+def _created(server: ApiServer, kind: Kind, body: dict[str, Any]) -> bool:
+    try:
+        server.api().create(kind, "a", body)
+    except ApiError:
+        return False
+    return True
