@@ -34,6 +34,8 @@ class Job:
     def __init__(self, cluster: Cluster, name: str, **spec: Any) -> None:
         """Make namespace, volume and dataset; `spec` goes into the job's."""
         self.cluster, self.name, self.namespace = cluster, name, f"e2e-{name}"
+        #: (when, what) for who wants to know where a scenario's time goes.
+        self.timeline = [(time.time(), "begins")]
         self.folder = cluster.shared / name
         self.out = self.folder / "out"
         self.out.mkdir(parents=True)
@@ -143,6 +145,7 @@ class Job:
         path = f"/api/v1/namespaces/{self.namespace}/persistentvolumeclaims/shared"
         wait(lambda: self.cluster.get(path)["status"]["phase"] == "Bound", 30, f"the volume of {self.name}")
         self.cluster.apply(self.manifest())
+        self.timeline.append((time.time(), "applied"))
         return self
 
     def allow(self, step: int) -> None:
@@ -228,9 +231,11 @@ class Job:
             return found
 
         try:
-            return wait(look, seconds, f"{self.name}: {what}")
+            found = wait(look, seconds, f"{self.name}: {what}")
         except AssertionError as error:
             raise AssertionError(f"{error}; {self.told()}") from None
+        self.timeline.append((time.time(), what))
+        return found
 
     def reaches(self, step: int, seconds: float = 60) -> None:
         """Until `step` is committed by all ranks; they go on to the next commit at most (every 7 steps)."""
@@ -248,6 +253,7 @@ class Job:
             return any(s >= step and g >= generation and (rank is None or r == rank) for _, s, g, r in self.times())
 
         wait(done, seconds, f"{self.name}: step {step} of plan {generation}")
+        self.timeline.append((time.time(), f"step {step} of plan {generation or 'any'} seen"))
 
     def leaves(self, seconds: float = 30) -> int:
         """Until a stop is agreed on; lets ranks go there and no further. The step.

@@ -2,8 +2,10 @@
 
 import json
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import pairwise
 from typing import Any
 
 from e2e.cluster import ROOT, Cluster
@@ -17,7 +19,7 @@ _lock = threading.Lock()
 
 
 @contextmanager
-def job(cluster: Cluster, name: str, *, keep: bool = False, **spec: Any) -> Iterator[Job]:
+def job(cluster: Cluster, name: str, *, **spec: Any) -> Iterator[Job]:
     """A job that is not applied yet."""
     made = Job(cluster, name, **spec)
     try:
@@ -26,8 +28,18 @@ def job(cluster: Cluster, name: str, *, keep: bool = False, **spec: Any) -> Iter
         made.collect(LOGS / name)
         raise
     finally:
-        if not keep:
-            made.remove()
+        made.remove()
+        _tell(made)
+
+
+def _tell(made: Job) -> None:
+    """Where the scenario's time went, into .e2e/timeline.txt."""
+    made.timeline.append((time.time(), "removed"))
+    steps = [f"{after - before:6.1f} s  {what}\n" for (before, _), (after, what) in pairwise(made.timeline)]
+    with _lock:
+        LOGS.mkdir(exist_ok=True)
+        with (LOGS / "timeline.txt").open("a") as file:
+            file.write(f"{made.name}\n{''.join(steps)}")
 
 
 def took(what: str, seconds: float, limit: float) -> None:

@@ -40,12 +40,12 @@ def test_the_operator_is_killed_in_a_resize(cluster: Cluster) -> None:
     """SIGKILL right after the scale, at the stop, and at the new plan: one resize, exactly one plan more."""
     with job(cluster, "opkill", epochs=3) as made:
         running(made)
-        made.allow(MIDDLE + 60)
         made.scale(3)
         for _ in range(3):
             cluster.kill(wait(cluster.operator_pod, 60, "the operator"), "operator")
             time.sleep(1.5)
             wait(lambda: operator_runs(cluster), 60, "the operator's next life")
+        made.leaves(60)
         made.seen(MIDDLE + 40, generation=2, seconds=120)
         status = made.completes(180)
         assert (status["planGeneration"], status["restarts"]["resizes"]) == (2, 1), status["restarts"]
@@ -70,7 +70,7 @@ def test_the_operator_is_away_but_at_start_and_end(cluster: Cluster) -> None:
         status = made.completes()
         assert status["planGeneration"] == 1
         assert status["restarts"]["failures"] == 1, status["restarts"]
-        assert len(before & {pod["metadata"]["uid"] for pod in made.pods()}) == 1
+        assert len({pod["metadata"]["uid"] for pod in made.pods()} - before) == 1, "the Job controller replaced one pod"
 
 
 def finished(made: Job) -> bool:
@@ -105,13 +105,13 @@ def test_etcd_is_restarted(cluster: Cluster) -> None:
     """SIGKILL of etcd while a resize is under way, and back after five seconds."""
     with job(cluster, "etcd", epochs=3) as made:
         running(made)
-        made.allow(MIDDLE + 60)
         made.scale(3)
         start = cluster.halt("etcd")
         try:
             time.sleep(5)
         finally:
             start()
+        made.leaves(60)
         made.seen(MIDDLE + 40, generation=2, seconds=120)
         status = made.completes(180)
         assert (status["planGeneration"], status["restarts"]["resizes"]) == (2, 1), status["restarts"]
