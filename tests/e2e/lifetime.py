@@ -19,7 +19,7 @@ _lock = threading.Lock()
 
 
 @contextmanager
-def job(cluster: Cluster, name: str, *, **spec: Any) -> Iterator[Job]:
+def job(cluster: Cluster, name: str, **spec: Any) -> Iterator[Job]:
     """A job that is not applied yet."""
     made = Job(cluster, name, **spec)
     try:
