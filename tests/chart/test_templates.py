@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import yaml
 
+from lanefeed_operator.render.constants import MANAGED_BY, METRICS_PORT_NAME, ROLE_LABEL
 from lanefeed_operator.runtime.settings import NAMES, PREFIX
 from support.helm import CHART, KUBE_VERSION, NAMESPACE, helm, one, run, template, try_template
 from unit.render.restricted import breaks
@@ -315,6 +316,21 @@ def test_variables_name_the_objects_that_the_chart_makes() -> None:
     assert found[f"{PREFIX}WATCH_NAMESPACES"] == "a,b"
     assert found[f"{PREFIX}LEADER_ELECTION"] == "true"
     assert found[f"{PREFIX}SIDECAR_IMAGE"] == "lanefeed-sidecar:0.1.0"
+
+
+def test_the_pod_monitor_gives_the_labels_that_plain_prometheus_gives() -> None:
+    plain = yaml.safe_load((CHART / "files/scrape.yaml").read_text())["scrape_configs"][0]["relabel_configs"]
+    labels = {rule["target_label"]: rule["source_labels"] for rule in plain if "target_label" in rule}
+    monitor = one(template(values=everything()), "PodMonitor")["spec"]
+    (endpoint,) = monitor["podMetricsEndpoints"]
+    ours = {rule["targetLabel"]: rule["sourceLabels"] for rule in endpoint["relabelings"]}
+    # The Prometheus operator gives these to every target.
+    assert ours == {name: source for name, source in labels.items() if name not in ("namespace", "pod")}
+    (port,) = [
+        rule["regex"] for rule in plain if rule["source_labels"] == ["__meta_kubernetes_pod_container_port_name"]
+    ]
+    assert endpoint["port"] == port == METRICS_PORT_NAME
+    assert monitor["selector"]["matchLabels"] == {**MANAGED_BY, ROLE_LABEL: "pods"}
 
 
 def test_a_digest_wins_over_a_tag() -> None:
