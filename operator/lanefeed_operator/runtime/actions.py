@@ -45,13 +45,14 @@ from lanefeed_operator.render import (
     trust_map,
 )
 from lanefeed_operator.render import constants as c
+from lanefeed_operator.runtime.ending import is_ending
 from lanefeed_operator.runtime.fencing import free_pod
 from lanefeed_operator.runtime.owned import NameConflict, ensure, is_ours
 from lanefeed_operator.runtime.plans import lanes_of, make_plan
 from lanefeed_operator.runtime.registry import Member, Registry
 from lanefeed_operator.runtime.view import View
 
-__all__ = ["Actions", "Refused", "Scene"]
+__all__ = ["NAMESPACE_ENDS", "Actions", "Refused", "Scene"]
 
 log = logging.getLogger(__name__)
 
@@ -66,6 +67,7 @@ KEPT_PLANS = 3
 #: What a job may have asked to be deleted; the oldest are forgotten.
 MAX_ASKED = 64
 INVALID_TEMPLATE = "InvalidPodTemplate"
+NAMESPACE_ENDS = "NamespaceTerminating"
 _GROUPS = {
     Provider.VOLCANO: Kind("scheduling.volcano.sh", "v1beta1", "podgroups", "PodGroup"),
     Provider.COSCHEDULING: Kind("scheduling.x-k8s.io", "v1alpha1", "podgroups", "PodGroup"),
@@ -366,6 +368,8 @@ def _word(error: OperatorError) -> str:
         return "NameConflict"
     if isinstance(error, RenderError):
         return "SpecRefused"
+    if is_ending(error):
+        return NAMESPACE_ENDS
     return "Forbidden" if isinstance(error, Forbidden) else "Invalid"
 
 

@@ -26,7 +26,8 @@ from lanefeed_operator.reconcile import types as r
 from lanefeed_operator.reconcile.engine import MANAGER
 from lanefeed_operator.render import Settings
 from lanefeed_operator.runtime import admit, events
-from lanefeed_operator.runtime.actions import Actions, Refused, Scene
+from lanefeed_operator.runtime import ending as ending_
+from lanefeed_operator.runtime.actions import NAMESPACE_ENDS, Actions, Refused, Scene
 from lanefeed_operator.runtime.plans import info_of, lanes_of
 from lanefeed_operator.runtime.registry import Member, Registry
 from lanefeed_operator.runtime.view import JobKey, View
@@ -41,8 +42,10 @@ UNSYNCED_SECONDS = 0.5
 REFUSED_SECONDS = 30.0
 #: A running job is looked at this often for its progress; reports of progress alone wake nobody.
 PROGRESS_SECONDS = 10.0
-#: An indexer that waits for a volume shows it only by waiting.
-INDEXING_SECONDS = 10.0
+#: An indexer that waits for a volume, and a pod that does not go, show it only by waiting.
+WAITING_SECONDS = 10.0
+#: A namespace is asked this often whether it is being deleted, where a pod that has ended does not go.
+PROBE_SECONDS = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,11 +112,12 @@ class Controller:
             member.coordinator.persisted(feed.version)
         self._coordinate(p, decision.status)
         # After commits were acknowledged: telling people may take a while.
-        events.tell(self._api, p.raw["metadata"], events.changes(p.status, decision.status), p.now)
+        ending = events.tell(self._api, p.raw["metadata"], events.changes(p.status, decision.status), p.now)
         if decision.actions and not self._confirmed(p):
             return 0.0
         scene = Scene(member, p.job, decision.status, world, p.now, lambda: self._current(p))
         again = self._act(scene, decision.actions)
+        self._let_go(scene, ending)
         return self._next(p, decision, seen, feed, again)
 
     def _job(self, member: Member, raw: Object) -> Job:
@@ -306,6 +310,16 @@ class Controller:
             member.problem, again = problem, True
         return again
 
+    def _let_go(self, scene: Scene, ending: bool) -> None:
+        """See `ending`: a namespace that is being deleted must not wait for us."""
+        member, problem = scene.member, scene.member.problem
+        ending |= problem is not None and problem.reason == NAMESPACE_ENDS
+        if not ending and ending_.stuck(scene.world) and scene.now >= member.probe_after:
+            member.probe_after = scene.now + PROBE_SECONDS
+            ending = ending_.probe(self._api, member.namespace)
+        if ending:
+            ending_.let_go(self._api, scene.world)
+
     def _next(
         self, p: _Pass, decision: r.Decision, seen: dict[int, r.Children], feed: r.FeedView, again: bool
     ) -> float | None:
@@ -318,8 +332,8 @@ class Controller:
         if not decision.status.terminal:
             if feed.ranks:
                 wakes.append(PROGRESS_SECONDS)
-            if p.member.info is None:
-                wakes.append(INDEXING_SECONDS)
+            if p.member.info is None or any(pod.deleted is not None for pod in self._view.pods_of(p.key)):
+                wakes.append(WAITING_SECONDS)
         elif not any(found.alive for found in seen.values()):
             # Nobody is left to report.
             p.member.coordinator = None

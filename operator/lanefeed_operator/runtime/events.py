@@ -25,6 +25,7 @@ from lanefeed_operator.reconcile.conditions import (
     SUSPENDED,
     clip,
 )
+from lanefeed_operator.runtime.ending import is_ending
 
 __all__ = ["Note", "changes", "tell"]
 
@@ -86,15 +87,21 @@ def _plan(before: Status, after: Status) -> Iterator[Note]:
     yield Note("Planned", f"{text} from step {plan.start} ({plan.reason})")
 
 
-def tell(api: KubeApi, meta: Object, notes: list[Note], now: float) -> None:
-    """Make the events of the ShardedTrainingJob with this metadata; what cannot be told is logged."""
+def tell(api: KubeApi, meta: Object, notes: list[Note], now: float) -> bool:
+    """Make the events of the ShardedTrainingJob with this metadata; what cannot be told is logged.
+
+    Returns whether the namespace is found to be on its way out.
+    """
     for note in notes:
         try:
             api.create(EVENTS, meta["namespace"], _event(meta, note, now))
         except AlreadyExists:
             continue
         except ApiError as error:
+            if is_ending(error):
+                return True
             log.info("%s: event %s is not told: %s", meta["name"], note.reason, error)
+    return False
 
 
 def _event(meta: Object, note: Note, now: float) -> Object:

@@ -8,7 +8,7 @@ import pytest
 from lanefeed_core.lastwords import Commit, LastWords, Rank, encode
 from lanefeed_core.ledger import Ledger
 from lanefeed_operator.coordinator.reports import RankCommit
-from lanefeed_operator.kube.api import CONFIG_MAPS, JOBS, NODES, PODS, SERVICES, STJS
+from lanefeed_operator.kube.api import CONFIG_MAPS, JOBS, NODES, PODS, SERVICES, STJS, Forbidden, Kind
 from lanefeed_operator.render import constants as c
 from unit.kube.bed import KEY, NAME, NS, Bed, failed_job, running
 
@@ -301,6 +301,40 @@ def test_a_pod_of_a_former_job_on_a_lost_node_does_not_hold_the_name_for_ever() 
     bed.later(31)
     assert bed.store.objects[PODS, NS, pods[1]]["status"]["phase"] == "Failed"
     assert f"{NAME}-1" in bed.names(JOBS)
+
+
+@pytest.mark.parametrize("noisy", [True, False])
+def test_a_namespace_that_is_being_deleted_does_not_wait_for_our_jobs(noisy: bool) -> None:
+    """Failed pods are held by the Job controller's finalizer until they are replaced, which can never be."""
+    bed, pods = running()
+
+    def before(verb: str, _kind: Kind, _ns: str, _name: str) -> None:
+        if verb in ("create", "dry-run"):
+            raise Forbidden(f"unable to create new content in namespace {NS} because it is being terminated")
+
+    bed.store.before = before
+    for name in pods:
+        bed.store.delete(PODS, NS, name, uid=bed.store.objects[PODS, NS, name]["metadata"]["uid"], grace=1)
+        bed.set_pod(name, phase="Failed", conditions=[])
+    if not noisy:
+        bed.controller._actions.act = lambda *_: False
+        bed.store.before = lambda *_: None
+        bed.later(5)
+        bed.store.before = before
+    for _ in range(8):
+        bed.later(10)
+    assert bed.names(JOBS) == []
+
+
+def test_a_pod_that_takes_its_time_is_no_end_of_its_namespace() -> None:
+    bed, pods = running()
+    bed.store.delete(PODS, NS, pods[0], uid=bed.store.objects[PODS, NS, pods[0]]["metadata"]["uid"])
+    bed.set_pod(pods[0], phase="Failed", conditions=[])
+    for _ in range(30):
+        bed.later(10)
+    assert f"{NAME}-1" in bed.names(JOBS)
+    probes = [call for call in bed.store.calls if call[0] == "dry-run" and call[3] == "lanefeed-probe"]
+    assert 1 <= len(probes) <= 6, "once a minute"
 
 
 def test_a_queue_is_not_fought() -> None:
