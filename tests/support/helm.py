@@ -4,6 +4,7 @@ In CI (`CI=true`) a tool that is missing fails the test: a chart that nobody ren
 LANEFEED_SKIP_E2E too, where there is no ../shared/kube, it is skipped.
 """
 
+import atexit
 import functools
 import lzma
 import os
@@ -33,7 +34,9 @@ def helm() -> str:
     packed = ROOT.parent / "shared/kube/bin/helm.xz"
     if not packed.exists():
         missing(f"there is no helm on the PATH, in {state}/bin, nor {packed}")
-    program = Path(tempfile.mkdtemp(prefix="lanefeed-helm-")) / "helm"
+    folder = tempfile.mkdtemp(prefix="lanefeed-helm-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    program = Path(folder) / "helm"
     with lzma.open(packed) as source, program.open("wb") as target:
         shutil.copyfileobj(source, target)
     program.chmod(0o755)
