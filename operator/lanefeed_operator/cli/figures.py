@@ -48,7 +48,6 @@ class Figures:
     step: int
     samples_per_second: float
     read_bytes_per_second: float
-    frames_ready: int
     slots_free: int
     #: Share of the trainers' time spent waiting for data.
     stall_percent: float
@@ -76,7 +75,6 @@ class Figures:
             step=int(min(steps, default=0)),
             samples_per_second=rate("lanefeed_samples_total"),
             read_bytes_per_second=rate("lanefeed_read_bytes_total"),
-            frames_ready=int(now.total("lanefeed_frames_ready")),
             slots_free=int(now.total("lanefeed_slots_free")),
             stall_percent=stall,
             verdict=_verdict(now, stall, grown),

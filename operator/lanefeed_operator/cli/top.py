@@ -126,13 +126,13 @@ class _Pods:
         """A line a pod."""
         self.read()
         table = Table(box=None, padding=(0, 2), header_style="dim")
-        for name in ("pod", "ranks", "step", "samples/s", "read MB/s", "frames ready", "slots free", "waiting %"):
+        for name in ("pod", "ranks", "step", "samples/s", "read MB/s", "slots free", "waiting %"):
             table.add_column(name, justify="right")
         table.add_column("what the pod spends its time on")
         for index in sorted(self._now):
             table.add_row(*_row(index, Figures.between(self._before.get(index), self._now[index])))
         if not self._now:
-            table.add_row("-", *[""] * 7, "no sidecar answers: is the job running? `lanefeed status` says")
+            table.add_row("-", *[""] * 6, "no sidecar answers: is the job running? `lanefeed status` says")
         return table
 
 
@@ -143,7 +143,6 @@ def _row(index: int, found: Figures) -> list[str | Text]:
         f"{found.step:,}",
         f"{found.samples_per_second:,.0f}",
         f"{found.read_bytes_per_second / 1e6:,.1f}",
-        str(found.frames_ready),
         str(found.slots_free),
         _stall(found.stall_percent),
         found.verdict,
