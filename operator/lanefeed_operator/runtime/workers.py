@@ -118,6 +118,8 @@ class Workers:
                 now = self._clock()
                 key = self._queue.take(now)
                 if key is not None:
+                    # This one was to wake up for the next key too: now another one has to.
+                    self._changed.notify()
                     return key
                 due = self._queue.next_due()
                 self._changed.wait(IDLE_SECONDS if due is None else min(IDLE_SECONDS, due - now))

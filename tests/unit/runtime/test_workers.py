@@ -64,6 +64,25 @@ def test_a_job_is_never_looked_at_twice_at_once_and_what_comes_in_meanwhile_is_o
     assert passes[A] == 2
 
 
+def test_a_pass_that_takes_long_holds_up_no_job_that_is_due_a_moment_later() -> None:
+    go, seen = threading.Event(), list[JobKey]()
+
+    def run(key: JobKey) -> None:
+        seen.append(key)
+        if key == A:
+            assert go.wait(10)
+
+    with working(run, threads=3) as workers:
+        # All sleep: the first one is told of A; of B nobody, since it is due after what somebody waits for.
+        time.sleep(0.1)
+        workers.wake(A, 0.1)
+        workers.wake(B, 0.15)
+        try:
+            until("the other job's pass", lambda: B in seen, 5)
+        finally:
+            go.set()
+
+
 def test_a_pass_says_when_it_wants_to_look_again() -> None:
     at: list[float] = []
 
