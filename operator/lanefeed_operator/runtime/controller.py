@@ -171,7 +171,9 @@ class Controller:
             with member.lock:
                 member.info, member.chunks = None, 0
             return
-        made = Coordinator(member.uid, lanes_of(stream, stored[0]), stream.total_steps, status)
+        # A plan that this very pass has decided is not one that was found under way: WritePlan tells of it.
+        begun = status.model_copy(update={"plan": p.status.plan}) if p.status.stream is None else status
+        made = Coordinator(member.uid, lanes_of(stream, stored[0]), stream.total_steps, begun)
         self._registry.attach(member, made)
 
     def _world(self, p: _Pass) -> World:
