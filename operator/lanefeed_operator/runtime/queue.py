@@ -22,6 +22,8 @@ MAX_HURRY = 50
 CALM_SECONDS = 1.0
 #: Sooner than this is "at once".
 HURRY_SECONDS = 0.05
+#: Entries of the heap for each key, and besides, above which those that are not true any more are swept out.
+MAX_ENTRIES, SPARE_ENTRIES = 4, 64
 
 K = TypeVar("K")
 
@@ -146,13 +148,23 @@ class WorkQueue(Generic[K]):
         if item.running is None and at is not None:
             self._pushed += 1
             heapq.heappush(self._heap, (at, self._pushed, key))
+            if len(self._heap) > SPARE_ENTRIES + MAX_ENTRIES * len(self._items):
+                self._sweep()
+
+    def _sweep(self) -> None:
+        """A job that waits for days is looked at every few minutes: each look leaves an entry for the same day."""
+        kept = {key: (at, number, key) for at, number, key in self._heap if self._true(at, key)}
+        self._heap = sorted(kept.values())
+
+    def _true(self, at: float, key: K) -> bool:
+        item = self._items.get(key)
+        return item is not None and item.running is None and item.at == at
 
     def _head(self) -> tuple[float, int, K] | None:
         """The first entry that is still true."""
         while self._heap:
             at, _, key = self._heap[0]
-            item = self._items.get(key)
-            if item is not None and item.running is None and item.at == at:
+            if self._true(at, key):
                 return self._heap[0]
             heapq.heappop(self._heap)
         return None

@@ -5,8 +5,9 @@ import random
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
+from lanefeed_operator.runtime import queue as queue_module
 from lanefeed_operator.runtime.queue import CALM_SECONDS, FIRST_BACKOFF, MAX_BACKOFF, MAX_HURRY, WorkQueue
 
 
@@ -202,3 +203,23 @@ class Machine(RuleBasedStateMachine):
 
 TestMachine = Machine.TestCase
 TestMachine.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+
+
+def test_a_key_that_waits_for_days_and_is_looked_at_all_the_time_leaves_no_heap_of_entries() -> None:
+    queue, now = new(), 0.0
+    for key in ("a", "b"):
+        queue.add(key, 7 * 86_400.0)
+    for _ in range(500):
+        now += 600.0
+        queue.add("a", now)
+        assert queue.take(now) == "a"
+        queue.done("a", now, again_in=7 * 86_400.0 - now)
+    assert len(queue._heap) <= queue_module.SPARE_ENTRIES + queue_module.MAX_ENTRIES * 2
+    assert queue.next_due() == 7 * 86_400.0
+    assert {queue.take(7 * 86_400.0) for _ in range(2)} == {"a", "b"}
+
+
+def test_sweeping_at_every_step_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(queue_module, "SPARE_ENTRIES", 0)
+    monkeypatch.setattr(queue_module, "MAX_ENTRIES", 1)
+    run_state_machine_as_test(Machine, settings=settings(max_examples=60, stateful_step_count=40, deadline=None))
