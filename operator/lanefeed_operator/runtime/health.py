@@ -1,12 +1,13 @@
 """/healthz and /readyz: whether the process does its work, and whether it may be sent reports.
 
 Asked by the kubelet. Unhealthy means that a restart helps: a watch that is silent while the API server answers others,
-or passes that do not move. An API server that is away is no reason: a restart would only forget.
+or passes that do not move. An API server that is away is no reason: a restart would only forget. It is asked by a
+thread of its own, since a probe must be answered at once also where packets to the API server just vanish.
 """
 
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 from lanefeed_operator.kube.api import STJS, ApiError, Forbidden, KubeApi, NotFound
 from lanefeed_operator.runtime.http import TEXT, Answer
@@ -18,8 +19,10 @@ __all__ = ["STALE_SECONDS", "Health", "api_answers"]
 STALE_SECONDS = 300.0
 #: The report service's loop moves every second.
 QUIET_SECONDS = 30.0
-#: A probe's answer is good for this long.
+#: What the API server answered is good for this long.
 PROBE_SECONDS = 10.0
+#: One that has not answered by then is away, as far as a probe is concerned (the kubelet waits for 5 s).
+ANSWER_SECONDS = 2.0
 
 
 def api_answers(api: KubeApi, namespace: str) -> Callable[[], bool]:
@@ -51,6 +54,7 @@ class Health:
         self._lock = threading.Lock()
         self._waiting, self._ready = "starting", ""
         self._probed: tuple[float, bool] | None = None
+        self._asking: threading.Thread | None = None
 
     def waiting(self, why: str) -> None:
         """Not ready."""
@@ -70,28 +74,50 @@ class Health:
 
     def healthz(self) -> Answer:
         """Healthy: a restart would not help."""
-        queue = self.queue()
-        if queue.oldest > STALE_SECONDS:
-            return self._sick(f"the head of the queue has waited for {queue.oldest:.0f} s")
-        if queue.longest_pass > STALE_SECONDS:
-            return self._sick(f"a pass has taken {queue.longest_pass:.0f} s so far")
         quiet = self.reports_quiet()
         if quiet > QUIET_SECONDS:
             return self._sick(f"the report service has not moved for {quiet:.0f} s")
-        silent = {name: age for name, age in self.watches().items() if age > STALE_SECONDS}
-        if not silent:
+        stale = "; ".join(self._stale())
+        if not stale:
             return 200, TEXT, b"ok\n"
-        names = ", ".join(f"{name} ({age:.0f} s)" for name, age in sorted(silent.items()))
         if self._api():
-            return self._sick(f"the API server answers, and these watches are silent: {names}")
-        return 200, TEXT, f"ok; the API server does not answer, silent: {names}\n".encode()
+            return self._sick(f"the API server answers, and {stale}")
+        return 200, TEXT, f"ok; the API server does not answer, and {stale}\n".encode()
+
+    def _stale(self) -> Iterator[str]:
+        """What has not moved for long: with an API server that is away every pass waits for it."""
+        queue = self.queue()
+        if queue.oldest > STALE_SECONDS:
+            yield f"the head of the queue has waited for {queue.oldest:.0f} s"
+        if queue.longest_pass > STALE_SECONDS:
+            yield f"a pass has taken {queue.longest_pass:.0f} s so far"
+        silent = {name: age for name, age in self.watches().items() if age > STALE_SECONDS}
+        if silent:
+            names = ", ".join(f"{name} ({age:.0f} s)" for name, age in sorted(silent.items()))
+            yield f"these watches are silent: {names}"
 
     def _api(self) -> bool:
+        """Whether the API server answers. Waits for ANSWER_SECONDS at most, with no lock held."""
         with self._lock:
-            now = self._clock()
-            if self._probed is None or now - self._probed[0] > PROBE_SECONDS:
-                self._probed = (now, self.api_answers())
-            return self._probed[1]
+            if (known := self._answer()) is not None:
+                return known
+            if self._asking is None or not self._asking.is_alive():
+                self._asking = threading.Thread(target=self._ask, name="health", daemon=True)
+                self._asking.start()
+            asking = self._asking
+        asking.join(ANSWER_SECONDS)
+        with self._lock:
+            return bool(self._answer())
+
+    def _answer(self) -> bool | None:
+        """What was found out lately, None where nothing was."""
+        fresh = self._probed is not None and self._clock() - self._probed[0] <= PROBE_SECONDS
+        return self._probed[1] if fresh and self._probed is not None else None
+
+    def _ask(self) -> None:
+        answers = self.api_answers()
+        with self._lock:
+            self._probed = (self._clock(), answers)
 
     @staticmethod
     def _sick(why: str) -> Answer:

@@ -2,6 +2,8 @@
 
 import http.client
 import socket
+import threading
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -73,6 +75,41 @@ def test_a_queue_that_does_not_move_is_sick() -> None:
     assert b"the report service has not moved for 31 s" in health.healthz()[2]
     health.reports_quiet = lambda: 1.0
     assert health.healthz()[0] == 200
+
+
+def test_a_probe_does_not_hang_with_the_api_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where packets vanish a question takes half a minute: the kubelet would restart us for that."""
+    monkeypatch.setattr("lanefeed_operator.runtime.health.ANSWER_SECONDS", 0.05)
+    go, asked = threading.Event(), list[int]()
+
+    def hang() -> bool:
+        asked.append(1)
+        return go.wait(30)
+
+    health = Health()
+    health.ready()
+    health.api_answers = hang
+    health.watches = lambda: {"pods": STALE_SECONDS + 1}
+    begun = time.monotonic()
+    for _ in range(3):
+        status, _, text = health.healthz()
+        assert status == 200
+        assert b"the API server does not answer, and these watches are silent: pods (301 s)" in text
+    assert health.readyz()[0] == 200
+    assert time.monotonic() - begun < 5
+    assert len(asked) == 1, "one question at a time"
+    go.set()
+    health._asking.join(10)
+    assert health.healthz()[0] == 500, "now it answers"
+
+
+def test_passes_that_wait_for_an_api_server_that_is_away_are_no_reason_for_a_restart() -> None:
+    health = Health()
+    health.queue = lambda: QueueState(900, STALE_SECONDS + 1, 20.0, 1000)
+    health.api_answers = lambda: False
+    status, _, text = health.healthz()
+    assert status == 200
+    assert text == b"ok; the API server does not answer, and the head of the queue has waited for 301 s\n"
 
 
 @pytest.mark.parametrize(
