@@ -15,12 +15,14 @@ from lanefeed_operator.render.template import user_pod, user_trainer
 
 __all__ = ["indexer"]
 
-#: Fields of the user's pod that say where a pod may run, as whom, and what it can reach.
+#: Fields of the user's pod that say where a pod may run, as whom, what it can reach, and what it must not have.
 _KEPT = (
     "affinity",
+    "automountServiceAccountToken",
     "dnsConfig",
     "dnsPolicy",
     "hostAliases",
+    "hostUsers",
     "imagePullSecrets",
     "nodeSelector",
     "priorityClassName",

@@ -372,6 +372,8 @@ def test_objects_are_plain_data() -> None:
 
 def test_the_indexer_runs_where_and_as_whom_trainers_do() -> None:
     placed = {"serviceAccountName": "s", "nodeSelector": {"a": "b"}, "imagePullSecrets": [{"name": "p"}]}
+    # Who takes rights away from the trainer does not mean the indexer to have them.
+    placed |= {"automountServiceAccountToken": False, "hostUsers": False}
     data = {"uri": ["/data/$(x)", "-d"], "columns": ["x"], "onCorrupt": "Quarantine"}
     job = make({"data": data}, pod=placed, workingDir="/w")
     spec = everything(job)["indexer"]["spec"]
