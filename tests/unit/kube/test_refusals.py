@@ -8,6 +8,7 @@ from lanefeed_operator.kube.api import (
     CONFIG_MAPS,
     EVENTS,
     JOBS,
+    NODES,
     PODS,
     SERVICES,
     STJS,
@@ -275,3 +276,23 @@ def test_two_jobs_of_one_name_in_two_namespaces_do_not_meet() -> None:
     other: Object = bed.store.get(STJS, "other", NAME)
     assert other["status"]["state"] == "Indexing"
     assert bed.status["state"] == "Running"
+
+
+def test_a_pod_that_may_not_be_freed_is_no_hot_loop() -> None:
+    bed, _ = running(elastic={"nodeLostSeconds": 30})
+    since = bed.store.timestamp()
+    lost = {"conditions": [{"type": "Ready", "status": "Unknown", "lastTransitionTime": since}]}
+    for number in (1, 2):
+        bed.store.create(NODES, "", {"metadata": {"name": f"node{number}"}})
+    bed.store.mutate(NODES, "", "node2", lambda o: o.update(status=lost))
+
+    def before(verb: str, kind: Kind, _namespace: str, _name: str) -> None:
+        if verb == "patch" and kind == PODS:
+            raise Forbidden("pods/status is forbidden")
+
+    bed.store.before = before
+    bed.later(31)
+    bed.woken.clear()
+    waits = [bed.later(1) or 0.0 for _ in range(6)]
+    assert bed.woken == [], "a fence that stands is no news: each would be a pass at once, and the next fence"
+    assert waits[-1] > 1, waits
