@@ -42,6 +42,8 @@ PASS_SECONDS = 3.0
 RETRY_SECONDS = (0.5, 1.0, 2.0, 4.0, 5.0)
 POLL_SECONDS = 0.5
 BAD_SETTINGS, FAILED = 2, 1
+#: Threads without which the rest would go on and do less than it says, by the beginnings of their names.
+NEEDED = ("pass-", "resync", "watches", "lease")
 
 
 def main(argv: Sequence[str] = (), environ: Mapping[str, str] = os.environ) -> int:
@@ -58,6 +60,7 @@ def main(argv: Sequence[str] = (), environ: Mapping[str, str] = os.environ) -> i
     process = Process(settings)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, process.signalled)
+    threading.excepthook = process.broke
     return process.run()
 
 
@@ -78,6 +81,15 @@ class Process:
     def signalled(self, number: int, _frame: FrameType | None) -> None:
         """SIGTERM or SIGINT."""
         self.end(f"signal {signal.Signals(number).name}", 0)
+
+    def broke(self, args: threading.ExceptHookArgs) -> None:
+        """A thread ended with an error that nobody caught, a fault of ours: no probe would see that it is missing."""
+        if args.exc_value is None or isinstance(args.exc_value, SystemExit):
+            return
+        name = args.thread.name if args.thread is not None else "(unknown)"
+        log.error("thread %s broke", name, exc_info=args.exc_value)
+        if name.startswith(NEEDED):
+            self.end(f"thread {name} broke, a fault of the operator's: {args.exc_value!r}", FAILED)
 
     def end(self, why: str, code: int, seconds: float = END_SECONDS) -> None:
         """Begin to end, within `seconds`; the first reason counts. From any thread."""
