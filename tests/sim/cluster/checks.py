@@ -40,12 +40,14 @@ class Checks:
         self.freed: set[str] = set()
         #: Highest total step that was ever persisted as a commit.
         self.persisted: dict[str, int] = {}
+        self.tokens: dict[str, str] = {}
 
     def event(self, event: str, kind: Any, o: Object) -> None:
         """A subscriber of the store."""
         if kind != STJS:
             return
         uid = o["metadata"]["uid"]
+        self.tokens[uid] = o["spec"].get("restartToken", "")
         if event == "DELETED":
             self.gone[uid] = self.now()
         if event == "ADDED":
@@ -70,7 +72,9 @@ class Checks:
         for name in COUNTERS:
             old, new = getattr(before.restarts, name), getattr(after.restarts, name)
             assert new >= old, f"restarts.{name} went back from {old} to {new}"
-        if before.terminal:
+        # A failed job goes on when its user asks for that, and then alone.
+        again = before.state == "Failed" and self.tokens[uid] != before.failed_token and not after.terminal
+        if before.terminal and not again:
             kinds = [[k.type for k in s.conditions if k.status == "True"] for s in (before, after)]
             assert after.terminal, "a terminal state changed"
             assert after.cursor == before.cursor, f"a finished job's cursor went from {before.cursor} to {after.cursor}"

@@ -62,3 +62,30 @@ def test_a_calm_job_takes_one_plan_and_few_writes(seed: int) -> None:
     assert world.seen["create jobs"] == 1 + plans
     assert world.seen["replace_status shardedtrainingjobs"] <= 14 + 4 * plans
     assert not world.seen["Conflict"]
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_failed_job_goes_on_from_its_last_commit(seed: int) -> None:
+    """A program that fails once too often; its author mends it and changes spec.restartToken: exact to the end."""
+    world = World(seed, CALM, replicas=2, maxRestarts=0)
+    world.checks.may_fail.add(world.uid)
+    while world.status.cursor.total_step < 7:
+        world.tick()
+    proc = next(p for p in world.nodes.procs if p.training)
+    world.nodes.kill(proc, 1, "Error")
+    while not world.status.terminal:
+        world.tick()
+    assert world.status.reason == "TooManyRestarts"
+    step, plan = world.status.cursor.total_step, world.status.plan.generation
+    for _ in range(60):
+        world.tick()
+    assert world.status.terminal
+    world.edit(restartToken="mended")
+    while world.status.terminal:
+        world.tick()
+    world.run().check_end()
+    world.close()
+    assert world.status.state == "Complete"
+    assert world.status.plan.generation > plan
+    assert world.status.restarts.failures == 1
+    assert step >= 7
