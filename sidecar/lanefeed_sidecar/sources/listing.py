@@ -1,30 +1,36 @@
 """Lists the shards that URIs name: files, folders, globs, and lists of them.
 
-Called by the indexer, through `list_shards` only. What a scheme needs is behind `Source`: local files are the one
-source of this version, object stores come next to it. The listing is sorted and free of hidden files, markers and
-folders, so that the same dataset gives the same manifest everywhere. It opens no file.
+Called by the indexer, through `list_shards` only. What a scheme needs is behind `Source`: `local` lists files of this
+machine, `remote` objects of stores. The listing is sorted and free of hidden files, markers and folders, so that the
+same dataset gives the same manifest everywhere. It opens no file.
 """
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 from urllib.parse import unquote
 
 from lanefeed_sidecar.errors import DataError
+from lanefeed_sidecar.sources import names
 from lanefeed_sidecar.sources.local import Listed, LocalSource
+from lanefeed_sidecar.sources.objects import ObjectInfo
+from lanefeed_sidecar.sources.remote import RemoteSource
+from lanefeed_sidecar.sources.stores import Stores
 
 __all__ = ["Found", "Source", "list_shards"]
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """Files found, absolute and sorted, with the folder that they have in common."""
+    """Files found, absolute and sorted, with the folder that they have in common ("" where there is none)."""
 
     root: str
     paths: tuple[str, ...]
     #: Files that were left out, with the reason.
     skipped: tuple[tuple[str, str], ...]
+    #: Of remote files what the store said of them.
+    known: dict[str, ObjectInfo] = field(default_factory=dict)
 
 
 class Source(Protocol):
@@ -35,17 +41,18 @@ class Source(Protocol):
         ...
 
 
-def list_shards(uris: Sequence[str], *, base: str | None = None) -> Found:
+def list_shards(uris: Sequence[str], *, base: str | None = None, stores: Stores | None = None) -> Found:
     """List the files of all `uris`; relative ones start at `base` (default: the current folder).
 
-    Raises DataError where a URI names nothing, a scheme is not supported, or a file is named twice.
+    Raises DataError where a URI names nothing or a file is named twice, ConfigError where no store can be had.
     """
     if not uris:
         raise DataError("data.uri is empty: name at least one file, folder or glob")
     paths: list[str] = []
     skipped: list[tuple[str, str]] = []
+    remote = RemoteSource(stores or Stores())
     for uri in uris:
-        source, name = _source(uri, os.path.abspath(base or os.getcwd()))
+        source, name = _source(uri, os.path.abspath(base or os.getcwd()), remote)
         found, left = source.list(name)
         if not found:
             raise DataError(f"data.uri {uri} names no data file ({_why(left)}): check the path")
@@ -53,11 +60,10 @@ def list_shards(uris: Sequence[str], *, base: str | None = None) -> Found:
         skipped += left
     _refuse_twice(paths)
     paths.sort()
-    root = os.path.commonpath([os.path.dirname(p) for p in paths])
-    return Found(root, tuple(paths), tuple(sorted(set(skipped))))
+    return Found(names.common_root(paths), tuple(paths), tuple(sorted(set(skipped))), remote.known)
 
 
-def _source(uri: str, base: str) -> tuple[Source, str]:
+def _source(uri: str, base: str, remote: Source) -> tuple[Source, str]:
     scheme, separator, rest = uri.partition("://")
     if not separator:
         return LocalSource(base), uri
@@ -66,16 +72,13 @@ def _source(uri: str, base: str) -> tuple[Source, str]:
         if host not in ("", "localhost") or not slash:
             raise DataError(f"data.uri {uri}: a file URI names an absolute path on this machine, as file:///data/train")
         return LocalSource(base), "/" + unquote(path)
-    raise DataError(
-        f"data.uri {uri}: this version reads local files only, not {scheme}://; mount the data into the pods and name "
-        "the path, or copy it"
-    )
+    return remote, uri
 
 
 def _refuse_twice(paths: list[str]) -> None:
     seen: dict[str, str] = {}
     for path in paths:
-        real = os.path.realpath(path)
+        real = path if names.is_remote(path) else os.path.realpath(path)
         if real in seen:
             other = "" if seen[real] == path else f" (also as {seen[real]})"
             raise DataError(f"{path} is named twice in data.uri{other}: its samples would be used twice; name it once")

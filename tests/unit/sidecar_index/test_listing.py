@@ -116,7 +116,6 @@ def test_named_twice(tmp_path: Path) -> None:
         ("d/*.pq", "data.uri d/*.pq matches no file (current folder {0}; the nearest folder that exists is {0}/d): check the pattern"),  # noqa: E501
         ("q/r/*.pq", "data.uri q/r/*.pq matches no file (current folder {0}; the nearest folder that exists is {0}): check the pattern"),  # noqa: E501
         ("d/e/f", "data.uri d/e/f does not exist (current folder {0}; the nearest folder that exists is {0}/d): check the path"),  # noqa: E501
-        ("s3://bucket/x", "data.uri s3://bucket/x: this version reads local files only, not s3://; mount the data into the pods and name the path, or copy it"),  # noqa: E501
         ("file://host/x", "data.uri file://host/x: a file URI names an absolute path on this machine, as file:///data/train"),
         ("none", "data.uri none names no data file (there is no file): check the path"),
         ("other", "data.uri other names no data file (a.txt: not a data file by its name): check the path"),

@@ -1,0 +1,274 @@
+"""Reads of one store that succeed where they can: tried again with jitter, hedged where stuck, paced after an outage.
+
+Called by readers and the indexer. The policies are `pace` and `hedge`; here are their clock, threads and counters. A
+read ends with its bytes, or with an error that says what the store said and what to do.
+"""
+
+import random
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass
+from typing import Protocol, TypeVar
+
+import numpy as np
+
+from lanefeed_sidecar.sources.hedge import Hedge
+from lanefeed_sidecar.sources.objects import KINDS, Attempt, ObjectInfo, ObjectStore, ReadFailed
+from lanefeed_sidecar.sources.pace import Pace
+
+__all__ = ["Counters", "NoCounters", "Reads", "Settings"]
+
+T = TypeVar("T")
+
+#: A server that sends wrong ranges does so for ever; it gets so many tries.
+_WRONG_RANGES = 6
+
+
+class Counters(Protocol):
+    """Where reads are counted; `pipeline.Stats` is one."""
+
+    def add(self, **counts: int) -> None:
+        """Add to counts."""
+
+    def failure(self, kind: str) -> None:
+        """A try failed."""
+
+
+class NoCounters:
+    """Counts nothing."""
+
+    def add(self, **counts: int) -> None:
+        """See Counters."""
+
+    def failure(self, kind: str) -> None:
+        """See Counters."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Of all reads of a store."""
+
+    #: Requests at once.
+    requests: int = 32
+    #: Bytes of one request at most; more are several requests at once.
+    part: int = 4 << 20
+    #: Seconds that a read tries before it is an error: an outage of this length is survived.
+    patience: float = 300.0
+    base: float = 0.1
+    most: float = 10.0
+    hedge: bool = True
+
+
+class Reads:
+    """Reads of one store. Thread safe."""
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        counters: Counters | None = None,
+        settings: Settings | None = None,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        rng: Callable[[], float] = random.random,
+    ) -> None:
+        """Owns the store from now on."""
+        self.store, self._counters, self.settings = store, counters or NoCounters(), settings or Settings()
+        self._clock, self._rng = clock, rng
+        self._changed = threading.Condition()
+        self._pace = Pace(self.settings.requests, rng)
+        self._hedge = Hedge()
+        self._closed = False
+        # Tries that are being cut take a thread for a moment longer.
+        self._pool = ThreadPoolExecutor(self.settings.requests + 8, thread_name_prefix="read")
+        self._attempts: set[Attempt] = set()
+
+    def read(self, key: str, start: int, length: int, version: str = "") -> memoryview:
+        """Bytes [start, start + length) of an object. `version`: the only one that will do; "": any.
+
+        Raises ReadFailed when no more tries can help.
+        """
+        return self.read_all(key, [(start, length)], version)[0]
+
+    def read_all(self, key: str, ranges: Sequence[tuple[int, int]], version: str = "") -> list[memoryview]:
+        """Several ranges (start, length), all at once."""
+        buffers = [_buffer(length) for _, length in ranges]
+        size = self.settings.part
+        parts = [
+            (start + at, buffer[at : at + size])
+            for (start, length), buffer in zip(ranges, buffers, strict=True)
+            for at in range(0, length, size)
+        ]
+        if len(parts) <= 1:
+            for start, view in parts:
+                self._part(key, start, view, version)
+            return buffers
+        threads = [_Thread(self._part, key, start, view, version) for start, view in parts[1:]]
+        try:
+            self._part(key, *parts[0], version)
+        finally:
+            errors = [thread.join() for thread in threads]
+        for error in errors:
+            if error is not None:
+                raise error
+        return buffers
+
+    def stat(self, key: str) -> ObjectInfo:
+        """One object's size and version."""
+        return self.persist(lambda: self.store.stat(key))
+
+    # ---- trying again ------------------------------------------------------------------------------------------
+
+    def _part(self, key: str, start: int, view: memoryview, version: str) -> None:
+        self.persist(lambda: self._race(key, start, view, version))
+
+    def persist(self, action: Callable[[], T]) -> T:
+        """Do it until it succeeds, fails for good, or patience ends."""
+        began, tries, wrong, renewed = self._clock(), 0, 0, False
+        while True:
+            self._enter(began)
+            start = self._clock()
+            try:
+                result = action()
+            except ReadFailed as failed:
+                self._leave(start, failed)
+                tries += 1
+                wrong += failed.kind == "range"
+                if failed.kind == "expired" and not renewed:
+                    renewed = self.store.refresh()
+                    if renewed:
+                        self._counters.add(remote_credentials=1)
+                        continue
+                if not KINDS[failed.kind] or wrong >= _WRONG_RANGES or self._closed:
+                    raise
+                pause = self._rng() * min(self.settings.most, self.settings.base * 2 ** min(tries, 16))
+                if self._clock() + pause - began > self.settings.patience:
+                    waited = f"{failed}; tried {tries} times in {self._clock() - began:.0f} s"
+                    raise ReadFailed(failed.kind, waited) from failed
+                self._counters.add(remote_retries=1)
+                self._sleep(pause)
+            except BaseException:
+                self._leave(start, ReadFailed("refused", ""))
+                raise
+            else:
+                self._leave(start, None)
+                return result
+
+    def _enter(self, began: float) -> None:
+        """Wait for a place among the requests; no longer than patience."""
+        with self._changed:
+            while not self._closed:
+                seconds = self._pace.wait(self._clock())
+                if not seconds:
+                    return
+                if self._clock() - began > self.settings.patience:
+                    break
+                self._changed.wait(min(seconds, 1.0))
+        raise ReadFailed("timeout", f"the store took no request for {self.settings.patience:.0f} s")
+
+    def _leave(self, start: float, failed: ReadFailed | None) -> None:
+        kind = failed.kind if failed else ""
+        if failed and kind != "cancelled":
+            self._counters.failure(kind)
+        with self._changed:
+            self._pace.ended(start, self._clock(), kind, failed.retry_after if failed else 0.0)
+            self._changed.notify_all()
+
+    def _sleep(self, seconds: float) -> None:
+        with self._changed:
+            self._changed.wait_for(lambda: self._closed, seconds)
+
+    # ---- one try, or two ---------------------------------------------------------------------------------------
+
+    def _race(self, key: str, start: int, view: memoryview, version: str) -> None:
+        """One read, and a second where the first is stuck; the first whole one counts."""
+        if not self.settings.hedge:
+            self._try(key, start, view, version, Attempt())
+            return
+        with self._changed:
+            patience = self._hedge.after(len(view))
+        first = self._submit(key, start, view, version)
+        if wait([first[0]], timeout=patience).done or not self._may_hedge():
+            first[0].result()
+            return
+        # Into memory of its own: the first may still write.
+        spare = _buffer(len(view))
+        second = self._submit(key, start, spare, version)
+        self._counters.add(remote_hedges=1)
+        running = {first[0], second[0]}
+        while True:
+            done, running = wait(running, return_when=FIRST_COMPLETED)
+            won = next((f for f in done if f.exception() is None), None)
+            if won is not None or not running:
+                break
+        second[1].cancel()
+        if won is None:
+            first[0].result()
+        elif won is second[0]:
+            if first[1].cancel():
+                # It holds the buffer until its cut connection tells it to end, which is at once.
+                wait([first[0]])
+            view[:] = spare
+            self._counters.add(remote_hedges_won=1)
+
+    def _may_hedge(self) -> bool:
+        with self._changed:
+            return not self._closed and self._hedge.take()
+
+    def _submit(self, key: str, start: int, view: memoryview, version: str) -> "tuple[Future[None], Attempt]":
+        attempt = Attempt()
+        with self._changed:
+            if self._closed:
+                raise ReadFailed("cancelled", "reading has ended")
+            self._attempts.add(attempt)
+        return self._pool.submit(self._try, key, start, view, version, attempt), attempt
+
+    def _try(self, key: str, start: int, view: memoryview, version: str, attempt: Attempt) -> None:
+        began = self._clock()
+        try:
+            found = self.store.read(key, start, view, attempt)
+        finally:
+            with self._changed:
+                self._attempts.discard(attempt)
+        if version and found and found != version:
+            raise ReadFailed("changed", f"its version is {found} and was {version}")
+        with self._changed:
+            self._hedge.took(len(view), self._clock() - began)
+        self._counters.add(remote_requests=1, remote_bytes=len(view))
+
+    def close(self) -> None:
+        """Cut all reads; whoever waits for one gets an error."""
+        with self._changed:
+            self._closed = True
+            attempts = list(self._attempts)
+            self._changed.notify_all()
+        for attempt in attempts:
+            attempt.cancel()
+        self._pool.shutdown(wait=False, cancel_futures=True)
+        self.store.close()
+
+
+def _buffer(length: int) -> memoryview:
+    """Memory that nobody has set to zero."""
+    return np.empty(length, np.uint8).data
+
+
+class _Thread(threading.Thread):
+    """A part's own thread; what it raised is handed over."""
+
+    def __init__(self, action: Callable[..., None], *arguments: object) -> None:
+        super().__init__(name="part", daemon=True)
+        self._action, self._arguments = action, arguments
+        self._error: BaseException | None = None
+        self.start()
+
+    def run(self) -> None:
+        try:
+            self._action(*self._arguments)
+        except BaseException as error:
+            self._error = error
+
+    def join(self, timeout: float | None = None) -> BaseException | None:  # type: ignore[override]
+        super().join(timeout)
+        return self._error
