@@ -67,6 +67,7 @@ class Coordinator:
         self._reset()
         if status.plan.generation > self._book.plan_generation:
             self.new_plan(status.plan.generation, status.plan.replicas, status.plan.ranks_per_replica)
+        self._found, self._since = bool(status.plan.generation), 0.0
 
     def _reset(self) -> None:
         """Forget everything that belongs to one plan."""
@@ -92,7 +93,7 @@ class Coordinator:
                 )
             self._book.new_plan(generation, replicas * ranks_per_replica)
             self._reset()
-            self._recovered = False
+            self._recovered = self._found = False
             self._ranks_per_pod = ranks_per_replica
             self._changed()
 
@@ -275,7 +276,9 @@ class Coordinator:
 
     def _take_lives(self, r: PodReport, begun: dict[int, int], now: float) -> None:
         self._events += 1
-        where = (r.pod_index, r.pod_uid, r.session)
+        # The door's own words, not the report's: equal, and kept once (64,000 pods).
+        place = self._door.places[r.pod_index]
+        where = (r.pod_index, place.uid, place.session)
         for rank in self._own(r):
             old = self._lives.get(rank.rank)
             if old is None and lives.change(old, rank, r.pod_uid) is Change.ABSENT:
@@ -362,6 +365,7 @@ class Coordinator:
         with self._lock:
             last, everyone = self._book.restorable, len(self._lives) >= self._book.world
             apart = {rank: life.report.started for rank, life in self._lives.items() if not life.fits}
+            self._since = self._since or now
             return FeedView(
                 version=self._version,
                 plan_generation=self._book.plan_generation,
@@ -378,6 +382,7 @@ class Coordinator:
                 disagree=apart if everyone else {},
                 rate=self._speed.rate(now),
                 moved=self._moved,
+                found=self._since if self._found else 0.0,
                 stop_at=self._stop.step if self._stop else None,
                 fenced=frozenset(self._door.fenced),
             )

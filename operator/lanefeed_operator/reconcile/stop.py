@@ -13,11 +13,15 @@ from lanefeed_operator.reconcile.context import Pass
 from lanefeed_operator.reconcile.evicted import EVICTION, leavers, too_late
 from lanefeed_operator.reconcile.types import AskStop, Children, DeleteChildren, Pod
 
-__all__ = ["ask", "closing", "stop_step"]
+__all__ = ["HEAR_SECONDS", "ask", "closing", "stop_step"]
 
 #: A report takes up to a second each way, trainers look once a step.
 AHEAD_SECONDS = 3.0
 AHEAD_STEPS = 2
+
+#: A control plane that was begun anew waits so long for the ranks of a plan that it found, before it takes them as gone
+#: or asks them to leave at a step that they may have passed. They report again within a second or two.
+HEAR_SECONDS = 15.0
 
 #: Deletion is repeated this often until it is seen.
 DELETE_SECONDS = 5.0
@@ -31,6 +35,9 @@ def stop_step(consumed: int, rate: float) -> int:
 def ask(p: Pass, reason: str, replicas: int = 0) -> bool:
     """Write ahead that the plan ends because of `reason`; AskStop follows in the next pass. Ends the pass."""
     children, feed = p.children, p.observed.feed
+    if _unheard(p, children):
+        p.look_again(1.0)
+        return True
     views = feed.ranks.values() if feed.plan_generation == p.generation else ()
     running = bool(children and children.alive) and any(view.attached for view in views)
     fastest = max([p.last_step, *(view.consumed for view in views)])
@@ -53,6 +60,19 @@ def ask(p: Pass, reason: str, replicas: int = 0) -> bool:
     p.condition(STOPPING, True, reason, f"ranks were asked to write a checkpoint and leave at step {stop.step}")
     p.look_again(0)
     return True
+
+
+def _unheard(p: Pass, children: Children | None) -> bool:
+    """Whether the ranks of ready pods, or how fast they are, may only not have been heard yet."""
+    feed = p.observed.feed
+    if children is None or not feed.found or feed.plan_generation != p.generation:
+        return False
+    if p.now - feed.found >= HEAR_SECONDS:
+        return False
+    ready = {pod.index for pod in children.alive if pod.ready}
+    heard = {view.pod_index for view in feed.ranks.values()}
+    standing = feed.rate == 0.0 and any(view.attached and not view.ended for view in feed.ranks.values())
+    return bool(ready - heard) or (bool(ready) and standing)
 
 
 def closing(p: Pass) -> bool:

@@ -234,6 +234,9 @@ class FeedView:
     rate: float = 0.0
     #: When a rank last consumed or began, by the shell's clock; 0: nothing was heard yet.
     moved: float = 0.0
+    #: When this control plane, begun anew, found the plan under way: who is not in `ranks` may yet report. 0: it has
+    #: known the plan from its beginning.
+    found: float = 0.0
     stop_at: int | None = None
     #: (pod index, pod UID) of the fenced.
     fenced: frozenset[tuple[int, str]] = frozenset()

@@ -334,3 +334,15 @@ def test_tcp_takes_any_free_port() -> None:
     running = serve(Bed().core, "127.0.0.1:0", TOKEN, time.time)
     assert int(running.address.rpartition(":")[2]) > 0
     running.stop(0.1)
+
+
+def test_whoever_begins_anew_says_since_when_and_a_plan_of_its_own_is_no_find() -> None:
+    bed = Bed()
+    assert bed.core.snapshot(50.0).found == 0.0
+    bed.say(0, 7, commit(0, 0, 7))
+    bed.say(1, 7, commit(1, 0, 7))
+    again = Bed(bed.save())
+    assert again.core.snapshot(60.0).found == 60.0
+    assert again.core.snapshot(70.0).found == 60.0
+    again.core.new_plan(2, 3, 1)
+    assert again.core.snapshot(80.0).found == 0.0
