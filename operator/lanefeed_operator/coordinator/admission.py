@@ -49,6 +49,12 @@ class Admission:
             self.fenced.add((index, place.uid))
         self.places[index] = Place(uid)
 
+    def fence(self, index: int, uid: str) -> bool:
+        """Nothing of this pod counts any more; whether that is new."""
+        known = (index, uid) in self.fenced
+        self.fenced.add((index, uid))
+        return not known
+
     def refusal(self, r: PodReport) -> tuple[str, bool]:
         """(Why a report does not count, whether that is for good); ("", False) if it does."""
         if r.protocol != PROTOCOL_VERSION:

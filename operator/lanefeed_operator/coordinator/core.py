@@ -104,11 +104,12 @@ class Coordinator:
                 self._door.expect(index, pod_uid)
 
     def fence(self, generation: int, index: int, pod_uid: str, reason: str) -> None:
-        """Refuse every report of this pod from now on."""
-        log.warning("plan generation %d: pod %s at index %d is fenced: %s", generation, pod_uid, index, reason)
+        """Refuse every report of this pod from now on; again is no news: it would wake whoever fences again."""
         with self._lock:
-            self._door.fenced.add((index, pod_uid))
-        self.on_change()
+            new = self._door.fence(index, pod_uid)
+        if new:
+            log.warning("plan generation %d: pod %s at index %d is fenced: %s", generation, pod_uid, index, reason)
+            self.on_change()
 
     def stop(self, generation: int, step: int, reason: str) -> None:
         """All ranks of the plan generation are to leave at total step `step`."""
