@@ -24,6 +24,8 @@ _COUNTS = {
     "interrupted": "runs that ended before their stream",
     "lost": "pods lost with their nodes",
 }
+#: That nothing is wrong yet is no decision.
+_QUIET_AT_FIRST = ("Degraded", "Stopping", "Suspended")
 _PLAN = ("generation", "replicas", "ranksPerReplica", "start", "reason")
 
 
@@ -84,8 +86,10 @@ def _lines(old: _Known, new: _Known, status: Object) -> Iterator[Line]:
         text = f"{p.get('replicas')} pods x {p.get('ranksPerReplica')} ranks from step {p.get('start')}"
         yield Line("Plan", f"{text} ({p.get('reason')})")
     for condition in status.get("conditions") or ():
-        kind = condition["type"]
-        if new.conditions[kind] != old.conditions.get(kind):
+        kind, before = condition["type"], old.conditions.get(condition["type"])
+        if before is None and kind in _QUIET_AT_FIRST and condition["status"] == "False":
+            continue
+        if new.conditions[kind] != before:
             text = f"{kind}={condition['status']} {condition['reason']}: {condition.get('message', '')}"
             yield Line(condition["reason"], text, bad=_bad(condition))
     if new.state != old.state:

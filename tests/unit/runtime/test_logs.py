@@ -75,6 +75,7 @@ def test_progress_and_a_message_that_counts_on_are_no_decision() -> None:
         "conditions": [condition("Degraded", "True", "PodsFailing", "2 of 3")],
     }
     assert lines(one, two) == []
+    assert lines(BEGIN, BEGIN | {"conditions": [condition("Degraded", "False", "Well")]}) == []
 
 
 def test_a_line_is_told_once_and_what_a_former_operator_decided_never(caplog: pytest.LogCaptureFixture) -> None:
