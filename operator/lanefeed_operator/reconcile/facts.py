@@ -101,10 +101,15 @@ def _quarantined(p: Pass) -> None:
 
 def refresh_progress(p: Pass) -> None:
     """Last of all: progress, if it is due or the status is written anyway."""
+    if p.status.terminal:
+        # Whoever is left says nothing that counts; and what is over is not written again.
+        p.set(ready_replicas=0)
     stream, feed = p.status.stream, p.observed.feed
-    if stream is None or not feed.ranks or feed.plan_generation != p.generation:
+    if p.before.terminal or stream is None or not feed.ranks or feed.plan_generation != p.generation:
         return
     new = _progress(stream, feed, p.status.progress.time)
+    if p.status.terminal:
+        new = new.model_copy(update={"steps_per_second": 0.0})
     old = p.status.progress
     if new == old:
         return

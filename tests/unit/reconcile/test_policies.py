@@ -165,7 +165,12 @@ def test_done_means_consumed() -> None:
     shell.passes()
     assert shell.status.state == "Complete"
     assert shell.condition("Proven")[0] == "True"
-    assert shell.passes() == ()
+    assert (shell.status.ready_replicas, shell.status.progress.steps_per_second) == (0, 0.0)
+    writes = shell.writes
+    shell.now += 60
+    shell.feed(rate=0.0, ranks={r: view(r, 125, ended=True, attached=False) for r in range(2)})
+    assert shell.passes(3) == ()
+    assert shell.writes == writes, "what is over is not written again"
 
 
 def test_complete_without_a_last_commit_says_that_it_is_not_proven() -> None:
