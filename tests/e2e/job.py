@@ -28,10 +28,15 @@ STEPS_PER_EPOCH = -(-ROWS // GLOBAL_BATCH)
 NEVER = 10**9
 
 
+def small(folder: Path) -> None:
+    """The dataset of most scenarios."""
+    make_dataset(folder, rows=ROWS)
+
+
 class Job:
     """See the module."""
 
-    def __init__(self, cluster: Cluster, name: str, **spec: Any) -> None:
+    def __init__(self, cluster: Cluster, name: str, dataset: Callable[[Path], None] = small, **spec: Any) -> None:
         """Make namespace, volume and dataset; `spec` goes into the job's."""
         self.cluster, self.name, self.namespace = cluster, name, f"e2e-{name}"
         #: (when, what) for who wants to know where a scenario's time goes.
@@ -39,7 +44,7 @@ class Job:
         self.folder = cluster.shared / name
         self.out = self.folder / "out"
         self.out.mkdir(parents=True)
-        make_dataset(self.folder / "data", rows=ROWS)
+        dataset(self.folder / "data")
         shutil.copy(ROOT / "tests" / "support" / "chaos_trainer.py", self.folder / "trainer.py")
         for path in (self.folder, self.out):
             path.chmod(0o777)
@@ -149,7 +154,8 @@ class Job:
         return self
 
     def allow(self, step: int) -> None:
-        """Let trainers run up to `step`."""
+        """Let trainers run up to `step`, or no further than that."""
+        self.allowed = step
         temporary = self.out / "limit.tmp"
         temporary.write_text(str(step))
         temporary.replace(self.out / "limit")
@@ -239,7 +245,7 @@ class Job:
 
     def reaches(self, step: int, seconds: float = 60) -> None:
         """Until `step` is committed by all ranks; they go on to the next commit at most (every 7 steps)."""
-        self.allow(step + 8)
+        self.allow(max(self.allowed, step + 8))
         self.wait(lambda: self.step() >= step, seconds, f"a commit at step {step} or later")
 
     def seen(self, step: int, seconds: float = 60, *, generation: int = 0, rank: int | None = None) -> None:
@@ -247,7 +253,7 @@ class Job:
 
         Ranks may go on for a while: a stop is agreed on for a step that lies ahead of the fastest.
         """
-        self.allow(step + 40)
+        self.allow(max(self.allowed, step + 40))
 
         def done() -> bool:
             return any(s >= step and g >= generation and (rank is None or r == rank) for _, s, g, r in self.times())

@@ -19,9 +19,9 @@ _lock = threading.Lock()
 
 
 @contextmanager
-def job(cluster: Cluster, name: str, **spec: Any) -> Iterator[Job]:
-    """A job that is not applied yet."""
-    made = Job(cluster, name, **spec)
+def job(cluster: Cluster, name: str, *more: Any, **spec: Any) -> Iterator[Job]:
+    """A job that is not applied yet; arguments as of Job."""
+    made = Job(cluster, name, *more, **spec)
     try:
         yield made
     except BaseException:
