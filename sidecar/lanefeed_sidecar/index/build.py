@@ -15,7 +15,7 @@ from lanefeed_sidecar.formats import delivered_columns
 from lanefeed_sidecar.formats.identity import content_digest
 from lanefeed_sidecar.index.scan import BadShard, Scanned, scan
 from lanefeed_sidecar.index.schema import unify
-from lanefeed_sidecar.sources import list_shards
+from lanefeed_sidecar.sources import Found, Stores, is_remote, list_shards, relative
 
 __all__ = ["AUTO_DIGEST_BYTES", "IndexResult", "build_manifest", "threads_for"]
 
@@ -54,8 +54,25 @@ def build_manifest(
     digest: Always | Auto | Never: whether each shard's content is hashed. on_corrupt: Fail | Quarantine.
     Raises DataError for files that cannot be used and schemas that differ, ConfigError for columns.
     """
-    found = list_shards(uris, base=base)
-    scanned, bad = _scan_all(found.paths, threads, progress)
+    stores = Stores()
+    try:
+        found = list_shards(uris, base=base, stores=stores)
+        return _build(uris, found, stores, columns, digest, on_corrupt, threads, progress)
+    finally:
+        stores.close()
+
+
+def _build(
+    uris: Sequence[str],
+    found: Found,
+    stores: Stores,
+    columns: tuple[str, ...],
+    digest: str,
+    on_corrupt: str,
+    threads: int,
+    progress: Callable[[int, int], None],
+) -> IndexResult:
+    scanned, bad = _scan_all(found, stores, threads, progress)
     if bad and on_corrupt != "Quarantine":
         more = f" (and {len(bad) - 1} more files)" if len(bad) > 1 else ""
         raise DataError(bad[0][1] + more)
@@ -66,15 +83,17 @@ def build_manifest(
     kind = _one_kind(good)
     fields = unify([s.schema for s in good])
     shards = [s.shard for s in good]
-    if digest == "Always" or (digest == "Auto" and sum(s.size for s in shards) <= AUTO_DIGEST_BYTES):
-        shards = _with_content(shards, threads)
-    relative = [replace(s, path=os.path.relpath(s.path, found.root)) for s in shards]
+    local = not any(is_remote(s.path) for s in shards)
+    # Remote bytes are not read twice unasked: once here, and once more in each sidecar.
+    if digest == "Always" or (digest == "Auto" and local and sum(s.size for s in shards) <= AUTO_DIGEST_BYTES):
+        shards = _with_content(shards, stores, threads)
+    shards = [replace(s, path=relative(s.path, found.root)) for s in shards]
     manifest = Manifest(
-        shards=tuple(sorted(relative, key=lambda s: s.path)),
+        shards=tuple(sorted(shards, key=lambda s: s.path)),
         fields=fields,
         format=kind,
         root=found.root,
-        quarantined=tuple((os.path.relpath(p, found.root), reason) for p, reason in bad),
+        quarantined=tuple((relative(p, found.root), reason) for p, reason in bad),
     )
     delivered_columns(manifest, columns)
     return IndexResult(manifest, found.skipped + tuple(empty), sum(s.page_checksums is False for s in good))
@@ -87,9 +106,12 @@ def _nothing_left(uris: Sequence[str], empty: list[tuple[str, str]], bad: list[t
 
 
 def _scan_all(
-    paths: Sequence[str], threads: int, progress: Callable[[int, int], None]
+    found: Found, stores: Stores, threads: int, progress: Callable[[int, int], None]
 ) -> tuple[list[Scanned], list[tuple[str, str]]]:
-    """Scan all files, `progress(done, all)` after each batch; the order of the result is that of `paths`."""
+    """Scan all files, `progress(done, all)` after each batch; the order of the result is that of the paths."""
+    paths = found.paths
+    if any(is_remote(path) for path in paths):
+        return _scan_remote(found, stores, threads, progress)
     results: list[Scanned | BadShard] = []
     wall, cpu = time.monotonic(), time.thread_time()
     while len(results) < min(len(paths), _PROBE):
@@ -102,6 +124,33 @@ def _scan_all(
         for batch in pool.map(lambda part: [_try_scan(path) for path in part], batches):
             results += batch
             progress(len(results), len(paths))
+    return _good_and_bad(paths, results)
+
+
+def _scan_remote(
+    found: Found, stores: Stores, threads: int, progress: Callable[[int, int], None]
+) -> tuple[list[Scanned], list[tuple[str, str]]]:
+    # Not for local data: it takes what HTTP takes.
+    from lanefeed_sidecar.index.remote import REMOTE_THREADS, scan_remote
+
+    def one(path: str) -> Scanned | BadShard:
+        try:
+            return scan_remote(path, stores, found.known.get(path)) if is_remote(path) else scan(path)
+        except BadShard as error:
+            return error
+
+    results: list[Scanned | BadShard] = []
+    with ThreadPoolExecutor(threads or REMOTE_THREADS, thread_name_prefix="index") as pool:
+        for result in pool.map(one, found.paths):
+            results.append(result)
+            if len(results) % _BATCH == 0 or len(results) == len(found.paths):
+                progress(len(results), len(found.paths))
+    return _good_and_bad(found.paths, results)
+
+
+def _good_and_bad(
+    paths: Sequence[str], results: Sequence[Scanned | BadShard]
+) -> tuple[list[Scanned], list[tuple[str, str]]]:
     bad = [(path, str(r)) for path, r in zip(paths, results, strict=True) if isinstance(r, BadShard)]
     return [r for r in results if not isinstance(r, BadShard)], bad
 
@@ -133,7 +182,12 @@ def _one_kind(scanned: list[Scanned]) -> str:
     return first.kind
 
 
-def _with_content(shards: list[Shard], threads: int) -> list[Shard]:
+def _with_content(shards: list[Shard], stores: Stores, threads: int) -> list[Shard]:
+    from lanefeed_sidecar.index.remote import remote_digest
+
+    def one(shard: Shard) -> str:
+        return remote_digest(shard, stores) if is_remote(shard.path) else content_digest(shard.path)
+
     with ThreadPoolExecutor(threads or min(16, 2 * (os.cpu_count() or 1)), thread_name_prefix="index") as pool:
-        digests = list(pool.map(content_digest, [s.path for s in shards]))
+        digests = list(pool.map(one, shards))
     return [replace(s, content=d) for s, d in zip(shards, digests, strict=True)]

@@ -4,7 +4,7 @@ Arrow IPC files say little in their footer, so their record batches are mapped a
 """
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 import pyarrow as pa
@@ -14,7 +14,10 @@ from lanefeed_core.manifest import Shard
 from lanefeed_sidecar.formats.footer import FooterError, fingerprint, has_page_checksum, sniff
 from lanefeed_sidecar.index.schema import Flat, ShardSchema, flat_fields, leaves
 
-__all__ = ["BadShard", "Scanned", "scan"]
+__all__ = ["SCAN_ERRORS", "BadShard", "Scanned", "bad_shard", "scan", "scan_arrow", "scan_parquet"]
+
+#: What a file that cannot be used raises.
+SCAN_ERRORS = (FooterError, pa.ArrowException, OSError, ValueError)
 
 
 class BadShard(Exception):
@@ -43,27 +46,37 @@ def scan(path: str) -> Scanned:
             raise FooterError("it is neither Parquet nor an Arrow file by its first bytes" if size else "it is empty")
         shard = Shard(path, size, (), (), str(stat.st_mtime_ns), fingerprint(path, kind))
         return _parquet(path, shard) if kind == "parquet" else _arrow(path, shard)
-    except (FooterError, pa.ArrowException, OSError, ValueError) as error:
-        why = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-        raise BadShard(
-            f"{path} ({size} bytes) cannot be read: {why}; remove or rewrite it, or set data.onCorrupt to Quarantine"
-        ) from error
+    except SCAN_ERRORS as error:
+        raise bad_shard(path, size, error) from error
+
+
+def bad_shard(path: str, size: int, error: Exception) -> BadShard:
+    """Says why and what to do."""
+    why = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+    return BadShard(
+        f"{path} ({size} bytes) cannot be read: {why}; remove or rewrite it, or set data.onCorrupt to Quarantine"
+    )
 
 
 def _parquet(path: str, shard: Shard) -> Scanned:
     with pq.ParquetFile(path, memory_map=True) as file:
-        meta = file.metadata
-        groups = [meta.row_group(i) for i in range(meta.num_row_groups)]
-        rows = tuple(g.num_rows for g in groups)
-        if sum(rows) != meta.num_rows or min(rows, default=0) < 0:
-            raise FooterError(f"its footer contradicts itself: {meta.num_rows} rows in all, {sum(rows)} in row groups")
-        schema = file.schema_arrow
-        flat = flat_fields(schema)
-        starts = dict(zip(flat, _first_leaves(schema), strict=True))
-        trusted = meta.created_by.startswith("parquet-cpp-arrow")
-        columns = {n: (c.kind, _may_hold_nulls(c, groups, starts[n], trusted)) for n, c in flat.items()}
-        made = replace(shard, row_groups=rows, row_group_bytes=tuple(max(0, g.total_byte_size) for g in groups))
-        return Scanned(made, "parquet", ShardSchema(path, columns), _page_checksums(path, groups))
+        return scan_parquet(path, shard, file, lambda offset: has_page_checksum(path, offset))
+
+
+def scan_parquet(path: str, shard: Shard, file: pq.ParquetFile, checks: Callable[[int], bool | None]) -> Scanned:
+    """What an open Parquet file's footer says. `checks`: whether the page at an offset carries a checksum."""
+    meta = file.metadata
+    groups = [meta.row_group(i) for i in range(meta.num_row_groups)]
+    rows = tuple(g.num_rows for g in groups)
+    if sum(rows) != meta.num_rows or min(rows, default=0) < 0:
+        raise FooterError(f"its footer contradicts itself: {meta.num_rows} rows in all, {sum(rows)} in row groups")
+    schema = file.schema_arrow
+    flat = flat_fields(schema)
+    starts = dict(zip(flat, _first_leaves(schema), strict=True))
+    trusted = meta.created_by.startswith("parquet-cpp-arrow")
+    columns = {n: (c.kind, _may_hold_nulls(c, groups, starts[n], trusted)) for n, c in flat.items()}
+    made = replace(shard, row_groups=rows, row_group_bytes=tuple(max(0, g.total_byte_size) for g in groups))
+    return Scanned(made, "parquet", ShardSchema(path, columns), _page_checksums(groups, checks))
 
 
 def _first_leaves(schema: pa.Schema) -> Iterator[int]:
@@ -95,29 +108,34 @@ def _may_hold_nulls(column: Flat, groups: list[pq.RowGroupMetaData], leaf: int, 
     return False
 
 
-def _page_checksums(path: str, groups: list[pq.RowGroupMetaData]) -> bool | None:
+def _page_checksums(groups: list[pq.RowGroupMetaData], checks: Callable[[int], bool | None]) -> bool | None:
     for group in groups:
         if group.num_rows and group.num_columns:
             first = group.column(0)
-            return has_page_checksum(path, first.dictionary_page_offset or first.data_page_offset)
+            return checks(first.dictionary_page_offset or first.data_page_offset)
     return None
 
 
 def _arrow(path: str, shard: Shard) -> Scanned:
     with pa.memory_map(path) as source, pa.ipc.open_file(source) as file:
-        flat = flat_fields(file.schema)
-        rows, sizes = [], []
-        nulls = dict.fromkeys(flat, False)
-        for index in range(file.num_record_batches):
-            batch = file.get_batch(index)
-            batch.validate()
-            rows.append(batch.num_rows)
-            sizes.append(batch.nbytes)
-            for name, array in zip(flat, _flat_arrays(batch), strict=True):
-                nulls[name] = nulls[name] or _has_nulls(array)
-        columns = {name: (column.kind, nulls[name]) for name, column in flat.items()}
-        made = replace(shard, row_groups=tuple(rows), row_group_bytes=tuple(sizes))
-        return Scanned(made, "arrow", ShardSchema(path, columns))
+        return scan_arrow(path, shard, file)
+
+
+def scan_arrow(path: str, shard: Shard, file: pa.ipc.RecordBatchFileReader) -> Scanned:
+    """What an open Arrow file's record batches say."""
+    flat = flat_fields(file.schema)
+    rows, sizes = [], []
+    nulls = dict.fromkeys(flat, False)
+    for index in range(file.num_record_batches):
+        batch = file.get_batch(index)
+        batch.validate()
+        rows.append(batch.num_rows)
+        sizes.append(batch.nbytes)
+        for name, array in zip(flat, _flat_arrays(batch), strict=True):
+            nulls[name] = nulls[name] or _has_nulls(array)
+    columns = {name: (column.kind, nulls[name]) for name, column in flat.items()}
+    made = replace(shard, row_groups=tuple(rows), row_group_bytes=tuple(sizes))
+    return Scanned(made, "arrow", ShardSchema(path, columns))
 
 
 def _flat_arrays(batch: pa.RecordBatch) -> Iterator[pa.Array]:

@@ -114,7 +114,7 @@ def test_an_unsorted_listing_is_caught(tmp_path: Path, monkeypatch: pytest.Monke
     right = build.list_shards
     first = build_manifest([str(folder)]).manifest
 
-    def backwards(uris: list[str], *, base: str | None = None) -> Found:
+    def backwards(uris: list[str], *, base: str | None = None, stores: object = None) -> Found:
         found = right(uris, base=base)
         return Found(found.root, tuple(reversed(found.paths)), found.skipped)
 
