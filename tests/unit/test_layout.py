@@ -101,6 +101,17 @@ def test_blocker_blocks() -> None:
     assert "pyarrow is blocked by this test" in done.stderr
 
 
+#: Reading the variable; giving it to a process that a test starts is another thing.
+TAKES_KUBECONFIG = re.compile(r"""environ(\.get\(|\[)["']KUBECONFIG["']|getenv\(["']KUBECONFIG["']""")
+
+
+def test_no_test_takes_the_cluster_of_whoever_runs_it() -> None:
+    """`make test` on a platform engineer's machine must not make namespaces in production."""
+    assert TAKES_KUBECONFIG.search('os.environ.get("KUBECONFIG", "/tmp/kube/admin.conf")')
+    files = [file for file in (ROOT / "tests").rglob("*.py") if file != Path(__file__)]
+    assert [str(file) for file in files if TAKES_KUBECONFIG.search(file.read_text())] == []
+
+
 def test_leftovers_are_found(tmp_path: Path) -> None:
     """The tooth of conftest.py: every planted leak is reported, and a clean test is not."""
     folder = tmp_path / "integration"

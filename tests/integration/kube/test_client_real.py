@@ -21,7 +21,8 @@ from lanefeed_operator.kube.facts import pod_facts
 from lanefeed_operator.runtime.fencing import free_pod
 from unit.kube.bed import spec
 
-KUBECONFIG = os.environ.get("KUBECONFIG", "/tmp/kube/admin.conf")
+#: Of ../shared/kube; never that of $KUBECONFIG, which may be somebody's own cluster.
+KUBECONFIG = str(Path(os.environ.get("KUBE_STATE", "/tmp/kube")) / "admin.conf")
 NAMESPACES = api.Kind("", "v1", "namespaces", "Namespace", namespaced=False)
 CRDS = api.Kind("apiextensions.k8s.io", "v1", "customresourcedefinitions", "CustomResourceDefinition", namespaced=False)
 

@@ -20,11 +20,12 @@ from support.report_bed import AUDIENCE, Bed, Pod, refusal
 
 Code = grpc.StatusCode
 NAMESPACES = Kind("", "v1", "namespaces", "Namespace", namespaced=False)
-KUBECONFIG = os.environ.get("KUBECONFIG", "/tmp/kube/admin.conf")
+#: Of ../shared/kube; never that of $KUBECONFIG, which may be somebody's own cluster.
+KUBECONFIG = str(Path(os.environ.get("KUBE_STATE", "/tmp/kube")) / "admin.conf")
 
 
 def kubectl(*words: str) -> str:
-    program = shutil.which("kubectl") or "/tmp/kube/bin/kubectl"
+    program = shutil.which("kubectl") or str(Path(KUBECONFIG).parent / "bin/kubectl")
     command = [program, "--kubeconfig", KUBECONFIG, *words]
     done = subprocess.run(command, capture_output=True, text=True, timeout=30)
     if done.returncode:
