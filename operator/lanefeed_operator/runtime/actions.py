@@ -203,8 +203,10 @@ class Actions:
         group, kind = pod_group(job, body), _GROUPS.get(job.spec.scheduling.gang.provider)
         if group is not None and kind is not None:
             self._make_group(scene, kind, group)
+        member.doubt = body["metadata"]["name"]
         made, new = self._make(scene, JOBS, body)
         self._view.put(JOBS, made)
+        member.doubt = ""
         if new:
             self._tidy(scene, generation - KEPT_PLANS)
         return True

@@ -97,6 +97,7 @@ class Controller:
 
     def _run(self, p: _Pass) -> float | None:
         member = p.member
+        self._settle(p)
         world = self._world(p)
         seen = children(world)
         if not p.status.terminal or any(found.alive for found in seen.values()):
@@ -139,6 +140,17 @@ class Controller:
         return None
 
     # ---- observing ---------------------------------------------------------------------------------------------
+
+    def _settle(self, p: _Pass) -> None:
+        """A creation with no answer may have landed: that is found out before its absence counts for anything."""
+        member = p.member
+        if not member.doubt:
+            return
+        try:
+            self._view.put(JOBS, self._api.get(JOBS, member.namespace, member.doubt))
+        except NotFound:
+            log.debug("%s/%s: Job %s was not made", *p.key, member.doubt)
+        member.doubt = ""
 
     def _recover(self, p: _Pass) -> None:
         """What a former operator stored: the manifest; from it and the status the coordinator."""

@@ -60,6 +60,8 @@ class Member:
     #: When this operator first looked at it; actions refused in a row.
     since: float = 0.0
     refusals: int = 0
+    #: Name of an Indexed Job whose creation got no answer: it may have been made.
+    doubt: str = ""
     #: When the namespace may be asked again whether it is being deleted.
     probe_after: float = 0.0
     #: Pods whose last words were taken; None: the coordinator is new, and nobody was told of any pod.
