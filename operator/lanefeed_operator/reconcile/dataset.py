@@ -48,7 +48,7 @@ def _error(p: Pass, manifest: ManifestInfo) -> bool:
         p.condition(DATASET_READY, False, "IndexFailed", manifest.error)
         p.fail("IndexFailed", manifest.error)
         return True
-    p.condition(DATASET_READY, False, "IndexFailed", f"{manifest.error} (tried again every {RETRY_SECONDS:.0f} s)")
+    p.condition(DATASET_READY, False, "IndexFailed", f"{manifest.error} (it is tried again by itself)")
     p.act(BuildManifest())
     p.look_again(RETRY_SECONDS)
     return p.children is None
