@@ -1,0 +1,72 @@
+"""Do a page's levels say that every list is whole? Parquet stores for each value where lists begin and what is null.
+
+Called by `whole_lists`, which skips the levels of a page only where this says yes: no null anywhere, and a list
+begins at every `size`-th value. Levels come as runs and packed bits. The answer depends on a page's bytes alone, and
+nearly all pages of a dataset have the same, so answers are remembered.
+"""
+
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["all_present", "decode", "whole_lists"]
+
+#: Level bytes of a page are about a thousandth of its values; larger ones are not worth remembering.
+_REMEMBERED = 256
+
+
+def decode(data: bytes, count: int, width: int) -> NDArray[np.uint8] | None:
+    """`count` levels of `width` bits each (RLE / bit-packed hybrid); None where the bytes are anything else."""
+    out = np.empty(count, np.uint8)
+    at = filled = 0
+    while filled < count:
+        header = shift = 0
+        while True:
+            if at >= len(data) or shift > 28:
+                return None
+            byte = data[at]
+            at += 1
+            header |= (byte & 127) << shift
+            shift += 7
+            if byte < 128:
+                break
+        if header & 1:
+            groups = header >> 1
+            packed = data[at : at + groups * width]
+            if not groups or len(packed) < groups * width:
+                return None
+            at += len(packed)
+            bits = np.unpackbits(np.frombuffer(packed, np.uint8), bitorder="little").reshape(-1, width)
+            values = (bits << np.arange(width, dtype=np.uint8)).sum(axis=1, dtype=np.uint8)
+            # The last group is filled up to eight.
+            taken = min(len(values), count - filled)
+            if len(values) - taken > 7:
+                return None
+            out[filled : filled + taken] = values[:taken]
+            filled += taken
+        else:
+            run = header >> 1
+            if not run or run > count - filled or at >= len(data):
+                return None
+            out[filled : filled + run] = data[at]
+            at += 1
+            filled += run
+    return out if at == len(data) else None
+
+
+@lru_cache(maxsize=_REMEMBERED)
+def all_present(data: bytes, count: int, most: int) -> bool:
+    """Whether all `count` definition levels are `most`: nothing is null, at any depth."""
+    found = decode(data, count, most.bit_length())
+    return found is not None and bool((found == most).all())
+
+
+@lru_cache(maxsize=_REMEMBERED)
+def whole_lists(data: bytes, count: int, first: int, size: int) -> bool:
+    """Whether of `count` values from value `first` of the column on a list begins exactly at every `size`-th."""
+    found = decode(data, count, 1)
+    if found is None:
+        return False
+    wanted = (np.arange(first, first + count, dtype=np.int64) % size != 0).astype(np.uint8)
+    return bool((found == wanted).all())
