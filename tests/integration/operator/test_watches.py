@@ -52,9 +52,9 @@ def test_watches_log_in_again_when_their_token_has_run_out(server: ApiServer, tm
         operator.ready()
         operator.watching()
         server.kill()
+        begun = time.monotonic()
         server.new_token("two")
         server.start()
-        begun = time.monotonic()
         # Each watch is answered again: none is older than the outage.
         until(
             "the watches to be answered with the new token",
