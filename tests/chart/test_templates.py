@@ -196,7 +196,7 @@ IN_NAMESPACES = {
     ("events.k8s.io", "events"): {"create"},
 }
 WITHOUT_NAMESPACE = {
-    ("", "nodes"): {"get", "list", "watch"},
+    ("", "nodes"): {"list", "watch"},
     ("authentication.k8s.io", "tokenreviews"): {"create"},
 }
 GANGS = {

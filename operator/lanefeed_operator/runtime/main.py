@@ -176,7 +176,7 @@ class Process:
         try:
             client.list(NODES)
         except Forbidden:
-            log.warning("may not list nodes: pods on lost nodes are not noticed; grant get, list and watch on nodes")
+            log.warning("may not list nodes: pods on lost nodes are not noticed; grant list and watch on nodes")
             return False
         return True
 
