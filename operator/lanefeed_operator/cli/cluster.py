@@ -133,7 +133,7 @@ class ClusterPlace:
     @property
     def again(self) -> str:
         """See Place."""
-        return "delete it and apply it again to begin anew"
+        return "a failed job goes on with another spec.restartToken; deleted and applied again it begins anew"
 
 
 def _port(pod: Object) -> int:
