@@ -73,7 +73,8 @@ class Operator:
         self.registry.on_change = lambda key: self.wake((key,))
         self.wall: list[float] = []
         self.cpu: list[float] = []
-        self.pods: dict[str, dict[int, str]] = {}
+        #: Job UID -> number of its first pod (the server counts them): little, since this process is weighed.
+        self.pods: dict[str, int] = {}
         self.indexers: dict[str, str] = {}
         for kind in (STJS, JOBS, PODS, NODES):
             self.view.synced(kind)
@@ -96,8 +97,10 @@ class Operator:
         if labels["lanefeed.dev/role"] == "indexer":
             self.indexers[pod["metadata"]["ownerReferences"][0]["uid"]] = pod["metadata"]["uid"]
         else:
-            index = int(notes["batch.kubernetes.io/job-completion-index"])
-            self.pods.setdefault(notes["lanefeed.dev/job-uid"], {})[index] = pod["metadata"]["uid"]
+            number = int(pod["metadata"]["uid"].removeprefix("pod-")) - int(
+                notes["batch.kubernetes.io/job-completion-index"]
+            )
+            self.pods[notes["lanefeed.dev/job-uid"]] = number
 
     def passes(self) -> None:
         """Until nothing is due now."""
@@ -132,7 +135,8 @@ class Operator:
         """One report of every pod; the seconds that each took."""
         for member in self.registry.members():
             assert member.coordinator is not None
-            for index, uid in self.pods[member.uid].items():
+            for index in range(member.coordinator.snapshot(self.now).book["world"]):
+                uid = f"pod-{self.pods[member.uid] + index:08}"
                 rank = RankReport(index, 0, False, step, True, False, 0.1, 1.0)
                 commits = (RankCommit(index, 0, step, f"s{step}", Ledger()),) if commit else ()
                 report = PodReport(member.uid, index, uid, 1, f"{uid}/0", sequence, (rank,), commits, ready=True)
