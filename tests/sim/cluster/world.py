@@ -410,7 +410,8 @@ class World:
             if not any(k == PODS and not terminal(o) for (k, _, _), o in self.store.objects.items()):
                 break
             self.tick()
-        for _ in range(20):
+        # Watches that were cut last are made up for, and what they missed is told of in the status.
+        for _ in range(40):
             self.tick()
         before = self.writes
         assert self.operator is not None
