@@ -29,6 +29,8 @@ log = logging.getLogger(__name__)
 RENEW_SECONDS = 300.0
 #: The tick by which the event loop's lateness is measured.
 TICK_SECONDS = 1.0
+#: Connections cost memory: no more descriptors are asked for than pods are planned with.
+MAX_DESCRIPTORS = 1 << 17
 
 OPTIONS = [
     # A sidecar has one call under way, an indexer one stream; a token is about a kilobyte.
@@ -94,8 +96,21 @@ def _credentials(certificates: Certificates) -> Any:
 
 
 def _connections() -> int:
-    """As many as there are descriptors for, with some left for the API client, metrics and files."""
-    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    """As many as there are descriptors for, with some left for the API client, metrics and files.
+
+    Every pod that trains has one. Container runtimes start processes with a soft limit of 1,024 by habit, for programs
+    that use select(); we do not, so it is raised.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = MAX_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, MAX_DESCRIPTORS)
+    if soft == resource.RLIM_INFINITY:
+        soft = most
+    if soft < most:
+        try:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+            soft = most
+        except (OSError, ValueError) as error:
+            log.warning("open files stay limited to %d, and reporting pods to as many: %s", soft, error)
     return max(64, soft - 256)
 
 
