@@ -55,7 +55,7 @@ images: $(STAMP)
 
 # On a real cluster of this machine: needs root and ../shared/kube (tests/e2e/README.md).
 e2e: $(STAMP)
-	$(BIN)/python -m pytest -p no:cacheprovider tests/e2e -m e2e
+	LANEFEED_E2E=1 $(BIN)/python -m pytest -p no:cacheprovider -p no:xdist --durations=0 --durations-min=1 tests/e2e
 
 proto: $(STAMP)
 	$(BIN)/python tools/gen_proto.py

@@ -24,6 +24,8 @@ __all__ = ["ROOT", "Cluster", "wait"]
 ROOT = Path(__file__).resolve().parents[2]
 KUBE = Path(os.environ.get("LANEFEED_KUBE", ROOT.parent / "shared" / "kube"))
 IMAGES = {name: f"kube.test/lanefeed-{name}:dev" for name in ("operator", "sidecar", "trainer")}
+#: Programs, and the packages that have them.
+PACKAGES = {"curl": "curl", "make": "make", "prometheus": "prometheus", "promtool": "prometheus"}
 #: Where the operator and its release live.
 SYSTEM = "lanefeed-system"
 RELEASE = "lanefeed"
@@ -77,7 +79,12 @@ class Cluster:
         shutil.rmtree(self.shared, ignore_errors=True)
 
     def build(self) -> None:
-        """The images, from this working tree."""
+        """The images, from this working tree; Debian's packages that scripts of ../shared/kube do not bring."""
+        missing = sorted({package for program, package in PACKAGES.items() if shutil.which(program) is None})
+        if missing:
+            apt = ["env", "DEBIAN_FRONTEND=noninteractive", "apt-get"]
+            self.run([*apt, "update", "-qq"], seconds=300)
+            self.run([*apt, "install", "-y", "-qq", "--no-install-recommends", *missing], seconds=600)
         self.script("base-image", seconds=600)
         self.run(["make", "images", "BASE=kube.test/python:3.11"], seconds=900, cwd=ROOT)
 
