@@ -138,16 +138,26 @@ class Checks:
     def complete(self, uid: str, status: Status) -> None:
         """Complete, every global batch as an uninterrupted rank sees it, every epoch proven."""
         assert status.state == "Complete", status.state
+        got, want = self.files[uid].chain(status.cursor.commit), self.whole(uid)
+        assert got == want, f"the order differs: {len(got)} steps of {len(want)}"
+        assert [e.epoch for e in status.ledger.epochs] == list(range(EPOCHS))
+        assert all(e.verified for e in status.ledger.epochs)
+
+    def whole(self, uid: str) -> list[list[int]]:
+        """Every global batch, as an uninterrupted rank of a world of one sees it."""
         lanes: Lanes = lanes_of(self.last_batch[uid])
         want = []
         for epoch in range(EPOCHS):
             for step in range(lanes.steps_per_epoch):
                 ids, mask = lanes.batch(epoch, step)
                 want.append(ids[mask].tolist())
+        return want
+
+    def prefix(self, uid: str, status: Status) -> None:
+        """A failed job: what it has committed is the beginning of the whole."""
         got = self.files[uid].chain(status.cursor.commit)
-        assert got == want, f"the order differs: {len(got)} steps of {len(want)}"
-        assert [e.epoch for e in status.ledger.epochs] == list(range(EPOCHS))
-        assert all(e.verified for e in status.ledger.epochs)
+        assert got == self.whole(uid)[: len(got)], "what was committed is not the beginning of the order"
+        assert len(got) == status.cursor.total_step
 
     def counted(self, status: Status, ends: Totals) -> None:
         """Nothing is counted that did not happen, or twice."""

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from sim.cluster.world import CALM, World
+from sim.cluster.world import CALM, Chances, World
 
 #: `.ci/run` asks for 2,000.
 SEEDS = int(os.environ.get("LANEFEED_SIM_SEEDS", "60"))
@@ -89,3 +89,16 @@ def test_a_failed_job_goes_on_from_its_last_commit(seed: int) -> None:
     assert world.status.plan.generation > plan
     assert world.status.restarts.failures == 1
     assert step >= 7
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_a_job_whose_pods_die_too_often_says_why_it_failed(seed: int) -> None:
+    """It ends, and what it has committed is the beginning of the order."""
+    world = World(seed, Chances(pod=0.05, calm_after=120.0), may_fail=True, maxRestarts=1)
+    world.run().check_end()
+    world.close()
+    assert world.status.state in ("Failed", "Complete")
+    if world.status.state == "Failed":
+        found = world.status.condition("Failed")
+        assert found is not None
+        assert "maxRestarts" in found.message

@@ -73,8 +73,8 @@ class Work:
 class World:
     """One run."""
 
-    def __init__(self, seed: int, chances: Chances | None = None, **spec: Any) -> None:
-        """`spec`: fields of the job's spec that are not left to the seed."""
+    def __init__(self, seed: int, chances: Chances | None = None, *, may_fail: bool = False, **spec: Any) -> None:
+        """`spec`: fields of the job's spec that are not left to the seed; `may_fail`: the job may end Failed."""
         self.rng, self.chances = random.Random(seed), chances or Chances()
         self.now = self.began = 1_000_000.0
         self.trace: list[str] = []
@@ -103,7 +103,7 @@ class World:
         self.ranks = self.rng.choice([1, 1, 2])
         self.queued = self.rng.random() < 0.25
         self.last_batch = self.rng.choice(["Drop", "Partial", "Pad"])
-        self.fixed = spec
+        self.fixed, self.may_fail = spec, may_fail
         for number in range(3):
             self.nodes.add(f"node-{number}", 3)
         self.apply()
@@ -145,6 +145,8 @@ class World:
             if self.rng.random() < 0.5:
                 body["metadata"]["annotations"][EQUAL_COMPLETIONS] = "true"
         made = self.store.create(STJS, NAMESPACE, body)
+        if self.may_fail:
+            self.checks.may_fail.add(made["metadata"]["uid"])
         self.works[made["metadata"]["uid"]] = Work(Training(self.rng, self.collective))
 
     @property
@@ -402,8 +404,14 @@ class World:
         return self
 
     def check_end(self) -> None:
-        """Exact, proven, well counted, nothing left over, and from then on nothing is written any more."""
-        self.checks.complete(self.uid, self.status)
+        """Exact, proven, well counted, nothing left over, and from then on nothing is written any more.
+
+        A job that may fail says why it did, and what of it was committed is exact.
+        """
+        if self.may_fail and self.status.state == "Failed":
+            self.checks.prefix(self.uid, self.status)
+        else:
+            self.checks.complete(self.uid, self.status)
         ends = self.jobs.totals.get(self.uid, Totals())
         self.checks.counted(self.status, Totals(ends.failed, ends.disrupted | self.nodes.leaving.get(self.uid, set())))
         for _ in range(240):
