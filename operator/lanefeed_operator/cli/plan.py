@@ -17,9 +17,9 @@ from lanefeed_operator.cli.common import JobArgument, StateDir, console, is_file
 from lanefeed_operator.local import indexer
 from lanefeed_operator.local.admission import read_job, stored_job
 from lanefeed_operator.local.errors import LocalError, UnknownJob
-from lanefeed_operator.local.plans import lanes_of, make_plan
 from lanefeed_operator.reconcile.dataset import freeze
 from lanefeed_operator.reconcile.plan_policy import misfit
+from lanefeed_operator.reconcile.plans import info_of, lanes_of, make_plan
 
 __all__ = ["plan"]
 
@@ -87,7 +87,7 @@ def _simulated(job: Job) -> tuple[Job, Manifest, StreamStatus]:
         file = Path(scratch) / "manifest.bin"
         indexer.index(indexer.arguments(job, file))
         manifest = indexer.read_manifest(file)
-    return job, manifest, freeze(job, indexer.info_of(manifest))
+    return job, manifest, freeze(job, info_of(manifest))
 
 
 def _check_epoch(job: Job, stream: StreamStatus, epoch: int) -> None:

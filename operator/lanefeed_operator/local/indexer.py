@@ -17,9 +17,10 @@ from lanefeed_operator.api.spec import Job
 from lanefeed_operator.local import procs
 from lanefeed_operator.local.errors import DatasetChanged, LocalError
 from lanefeed_operator.local.store import FOLDER
+from lanefeed_operator.reconcile.plans import info_of
 from lanefeed_operator.reconcile.types import ManifestInfo
 
-__all__ = ["Indexer", "check_unchanged", "index", "info_of", "read_manifest", "trial"]
+__all__ = ["Indexer", "check_unchanged", "index", "read_manifest", "trial"]
 
 #: Reading all footers (and, for a digest, all bytes) may take this long.
 INDEX_SECONDS = 3600.0
@@ -44,19 +45,6 @@ KILLED_TRIES = 5
 def command(options: Sequence[str]) -> list[str]:
     """The indexer's whole command line."""
     return [sys.executable, "-m", "lanefeed_sidecar", "index", *options]
-
-
-def info_of(manifest: Manifest) -> ManifestInfo:
-    """What reconcile wants to know of a manifest."""
-    return ManifestInfo(
-        digest=manifest.digest,
-        rows=manifest.rows,
-        shards=len(manifest.shards),
-        row_groups=manifest.num_row_groups,
-        row_bytes=manifest.row_bytes,
-        bytes=manifest.bytes,
-        quarantined=manifest.quarantined,
-    )
 
 
 def read_manifest(file: Path) -> Manifest:

@@ -4,7 +4,6 @@ import socket
 from pathlib import Path
 from typing import Any
 
-from lanefeed_core.cursor import Cursor
 from lanefeed_core.lanes import Lanes
 from lanefeed_core.manifest import Manifest
 from lanefeed_core.plan import Plan, pod_reads
@@ -15,22 +14,10 @@ from lanefeed_operator.local import files
 from lanefeed_operator.local.launch import pod_address
 from lanefeed_operator.reconcile.dataset import spec_of
 
-__all__ = ["PlanFiles", "lanes_of", "make_plan", "pod_config"]
+__all__ = ["PlanFiles", "pod_config"]
 
 #: More pods or ranges than a person reads are not spelled out; the sidecars need none of it.
 MAX_PODS_SPELLED = 256
-
-
-def lanes_of(stream: StreamStatus, manifest: Manifest) -> Lanes:
-    """The job's lanes."""
-    return Lanes(spec_of(stream), manifest.shard_rows)
-
-
-def make_plan(job: Job, stream: StreamStatus, *, generation: int, replicas: int, ranks: int, start: int) -> Plan:
-    """The core's plan; `start` in total steps."""
-    spec = spec_of(stream)
-    cursor = Cursor.from_total(start, stream.steps_per_epoch, aligned=spec.aligned)
-    return Plan(generation, replicas, ranks, cursor, job.spec.allow_uneven)
 
 
 def _free_port() -> int:

@@ -22,13 +22,14 @@ from lanefeed_operator.local import children, procs, rundir
 from lanefeed_operator.local.children import IndexedJob
 from lanefeed_operator.local.errors import LocalError
 from lanefeed_operator.local.factory import Factory
-from lanefeed_operator.local.indexer import Indexer, check_unchanged, info_of, read_manifest
-from lanefeed_operator.local.plans import PlanFiles, lanes_of, make_plan
+from lanefeed_operator.local.indexer import Indexer, check_unchanged, read_manifest
+from lanefeed_operator.local.plans import PlanFiles
 from lanefeed_operator.local.poddoc import PodDoc
 from lanefeed_operator.local.store import JobStore
 from lanefeed_operator.local.view import Display, Scene, plural
 from lanefeed_operator.reconcile import reconcile
 from lanefeed_operator.reconcile import types as r
+from lanefeed_operator.reconcile.plans import info_of, lanes_of, make_plan
 
 __all__ = ["Outcome", "Runner"]
 

@@ -9,7 +9,7 @@ from lanefeed_core.expected import epoch_entry
 from lanefeed_core.lanes import Lanes
 from lanefeed_core.manifest import Manifest
 from lanefeed_operator.api.status import Status
-from lanefeed_operator.local.plans import lanes_of
+from lanefeed_operator.reconcile.plans import lanes_of
 
 __all__ = ["Verdict", "proof_table", "verdicts"]
 

@@ -31,6 +31,7 @@ from lanefeed_operator.kube.api import (
 from lanefeed_operator.kube.facts import JobFacts, PodFacts
 from lanefeed_operator.kube.observe import World, lost_since
 from lanefeed_operator.reconcile import types as r
+from lanefeed_operator.reconcile.plans import lanes_of, make_plan
 from lanefeed_operator.render import (
     RenderError,
     Settings,
@@ -48,7 +49,6 @@ from lanefeed_operator.render import constants as c
 from lanefeed_operator.runtime.ending import is_ending
 from lanefeed_operator.runtime.fencing import free_pod
 from lanefeed_operator.runtime.owned import NameConflict, ensure, is_ours
-from lanefeed_operator.runtime.plans import lanes_of, make_plan
 from lanefeed_operator.runtime.registry import Member, Registry
 from lanefeed_operator.runtime.view import View
 
@@ -177,7 +177,15 @@ class Actions:
 
     def _plan_document(self, scene: Scene, action: r.WritePlan, stream: StreamStatus, manifest: Manifest) -> PodConfig:
         job = scene.job
-        plan, lanes = make_plan(job, stream, action), lanes_of(stream, manifest)
+        lanes = lanes_of(stream, manifest)
+        plan = make_plan(
+            job,
+            stream,
+            generation=action.generation,
+            replicas=action.replicas,
+            ranks=action.ranks_per_replica,
+            start=action.start,
+        )
         needs = sizes(job.spec, plan, manifest)
         config = pod_config(job, plan, lanes.spec, scene.status.cursor, needs, self._settings)
         found, new = self._make(scene, CONFIG_MAPS, plan_map(job, config, lanes, manifest))

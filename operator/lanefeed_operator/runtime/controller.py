@@ -24,11 +24,11 @@ from lanefeed_operator.kube.observe import World, children, indexer_info, indexe
 from lanefeed_operator.reconcile import reconcile
 from lanefeed_operator.reconcile import types as r
 from lanefeed_operator.reconcile.engine import MANAGER
+from lanefeed_operator.reconcile.plans import info_of, lanes_of
 from lanefeed_operator.render import Settings
 from lanefeed_operator.runtime import admit, events
 from lanefeed_operator.runtime import ending as ending_
 from lanefeed_operator.runtime.actions import NAMESPACE_ENDS, Actions, Refused, Scene
-from lanefeed_operator.runtime.plans import info_of, lanes_of
 from lanefeed_operator.runtime.registry import Member, Registry
 from lanefeed_operator.runtime.view import JobKey, View
 

@@ -15,11 +15,11 @@ from lanefeed_core.podconfig import PodConfig
 from lanefeed_operator.api.spec import Job
 from lanefeed_operator.coordinator.core import Coordinator
 from lanefeed_operator.kube.api import Forbidden, Invalid, KubeApi, Unreachable
+from lanefeed_operator.reconcile.plans import info_of
 from lanefeed_operator.reconcile.types import ManifestInfo, Why
 from lanefeed_operator.render import RenderError
 from lanefeed_operator.runtime.manifests import Manifests
 from lanefeed_operator.runtime.owned import NameConflict
-from lanefeed_operator.runtime.plans import info_of
 from lanefeed_operator.runtime.view import JobKey, View
 
 __all__ = ["Member", "Registry"]

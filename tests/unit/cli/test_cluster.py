@@ -28,9 +28,8 @@ from lanefeed_operator.cli import cluster
 from lanefeed_operator.cli.main import app
 from lanefeed_operator.errors import OperatorError
 from lanefeed_operator.kube.api import CONFIG_MAPS, PODS, STJS, Forbidden, NotFound
-from lanefeed_operator.local.indexer import info_of
-from lanefeed_operator.local.plans import lanes_of
 from lanefeed_operator.reconcile.dataset import freeze
+from lanefeed_operator.reconcile.plans import info_of, lanes_of
 from lanefeed_operator.render import manifest_maps
 from support.kube_store import KubeStore
 

@@ -1,4 +1,7 @@
-"""From a job's frozen stream to the core's plan: what WritePlan and the coordinator are made of. Pure."""
+"""From a job's frozen stream to the core's lanes and plan, and what reconcile wants to know of a manifest. Pure.
+
+For both shells and the commands: what WritePlan, the coordinator and `Observed.manifest` are made of.
+"""
 
 from lanefeed_core.cursor import Cursor
 from lanefeed_core.lanes import Lanes
@@ -7,7 +10,7 @@ from lanefeed_core.plan import Plan
 from lanefeed_operator.api.spec import Job
 from lanefeed_operator.api.status import StreamStatus
 from lanefeed_operator.reconcile.dataset import spec_of
-from lanefeed_operator.reconcile.types import ManifestInfo, WritePlan
+from lanefeed_operator.reconcile.types import ManifestInfo
 
 __all__ = ["info_of", "lanes_of", "make_plan"]
 
@@ -17,10 +20,10 @@ def lanes_of(stream: StreamStatus, manifest: Manifest) -> Lanes:
     return Lanes(spec_of(stream), manifest.shard_rows)
 
 
-def make_plan(job: Job, stream: StreamStatus, action: WritePlan) -> Plan:
-    """The core's plan."""
-    cursor = Cursor.from_total(action.start, stream.steps_per_epoch, aligned=spec_of(stream).aligned)
-    return Plan(action.generation, action.replicas, action.ranks_per_replica, cursor, job.spec.allow_uneven)
+def make_plan(job: Job, stream: StreamStatus, *, generation: int, replicas: int, ranks: int, start: int) -> Plan:
+    """The core's plan; `start` in total steps."""
+    cursor = Cursor.from_total(start, stream.steps_per_epoch, aligned=spec_of(stream).aligned)
+    return Plan(generation, replicas, ranks, cursor, job.spec.allow_uneven)
 
 
 def info_of(manifest: Manifest) -> ManifestInfo:
