@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: venv demo test test-slow check bench bench-quick bench-peers chaos images e2e proto crd clean
+.PHONY: venv demo test test-slow sim check bench bench-quick bench-peers chaos images e2e proto crd clean
 
 venv: $(STAMP)
 
@@ -26,6 +26,10 @@ test: $(STAMP)
 
 test-slow: $(STAMP)
 	$(BIN)/python -m pytest -m "slow and not bench" tests
+
+# The operator in a simulated cluster, 2,000 seeds.
+sim: $(STAMP)
+	LANEFEED_SIM_SEEDS=2000 $(BIN)/python -m pytest -q -n $(WORKERS) tests/sim/cluster/test_cluster.py
 
 check: $(STAMP)
 	$(BIN)/ruff check .

@@ -262,12 +262,13 @@ class Job:
         self.timeline.append((time.time(), f"step {step} of plan {generation or 'any'} seen"))
 
     def leaves(self, seconds: float = 30) -> int:
-        """Until a stop is agreed on; lets ranks go there and no further. The step.
+        """Until a stop is agreed on, and its end; lets ranks go to its step and no further. The step.
 
         Ranks that wait for `limit` have no pace by which the operator could tell how far they will have come.
         """
         stop = self.wait(lambda: self.status().get("stop"), seconds, "a stop")
         self.allow(int(stop["step"]))
+        self.wait(lambda: (self.status().get("stop") or {"done": True})["done"], 60, "the stop's end")
         return int(stop["step"])
 
     def completes(self, seconds: float = 120) -> Object:
@@ -307,6 +308,15 @@ class Job:
         notes = [f"{event['reason']}: {event.get('note', '')}" for event in events]
         brief = {key: status.get(key) for key in ("state", "cursor", "plan", "stop", "restarts", "replicas")}
         return "\n".join([json.dumps(brief), *conditions, *notes])
+
+    def look(self, *args: str) -> str:
+        """`kubectl` in the job's namespace: what a person sees; kept in .e2e/kubectl/NAME.txt."""
+        said = self.cluster.kubectl("-n", self.namespace, *args)
+        folder = ROOT / ".e2e" / "kubectl"
+        folder.mkdir(parents=True, exist_ok=True)
+        with (folder / f"{self.name}.txt").open("a") as file:
+            file.write(f"$ kubectl -n {self.namespace} {' '.join(args)}\n{said}\n")
+        return said
 
     def collect(self, folder: Path) -> None:
         """What a person needs after a failure, into `folder`."""

@@ -1,6 +1,7 @@
 """Pods and containers die; cluster and operator stay. After each every global batch is the uninterrupted run's."""
 
 import json
+import re
 
 from e2e.cluster import Cluster
 from e2e.job import Job
@@ -8,6 +9,7 @@ from e2e.lifetime import job
 from e2e.scenarios import scenario
 
 CALM = ("node1", "node2")
+OWN = "involvedObject.kind=ShardedTrainingJob"
 #: Later than a commit (every 7 steps), with many steps of the epoch still to come.
 MIDDLE = 42
 
@@ -25,9 +27,15 @@ def test_a_job_runs_to_its_end(cluster: Cluster) -> None:
     """Nothing happens to it: applied, trained for three epochs, Complete."""
     with job(cluster, "happy", epochs=3) as made:
         running(made)
+        assert re.search(r"happy +Running +2 +2 +0 +\d+ ", made.look("get", "stj")), (
+            "state, replicas, ready, epoch, step"
+        )
+        made.look("get", "stj,job,pod,configmap,service")
         status = made.completes()
         assert status["restarts"] == {**status["restarts"], "failures": 0, "disruptions": 0, "resizes": 0}
         assert status["planGeneration"] == 1
+        assert "Complete" in made.look("get", "stj", "-o", "wide")
+        assert "each sample consumed exactly once" in made.look("describe", "stj", made.name)
 
 
 @scenario("calm")
@@ -87,6 +95,9 @@ def test_scaled_up_and_down_within_an_epoch(cluster: Cluster) -> None:
         made.seen(MIDDLE + 120, generation=3)
         status = made.completes()
         assert (status["planGeneration"], status["replicas"], status["restarts"]["resizes"]) == (3, 1, 2)
+        told = made.look("get", "events", "--sort-by=.metadata.creationTimestamp", "--field-selector=" + OWN)
+        assert f"leave at step {first}" in told
+        made.look("get", "stj", "-o", "wide")
         for generation, step, ranks in ((1, first, 2), (2, second, 3)):
             last = [max(s for _, s, g, r in made.times() if (g, r) == (generation, rank)) for rank in range(ranks)]
             assert last == [step] * ranks, f"plan {generation} was to stop at {step}; its ranks left at {last}"
