@@ -151,10 +151,6 @@ class Lanes:
         start, stop = self.lane_line(lane)
         return stop - start
 
-    def num_windows(self, lane: int) -> int:
-        """Windows of the lane in an epoch."""
-        return -(-self.lane_rows(lane) // self.spec.window)
-
     def window_line(self, lane: int, window: int) -> LineRun:
         """The rows of the epoch's line that are shuffled together as the lane's `window`."""
         start, stop = self.lane_line(lane)

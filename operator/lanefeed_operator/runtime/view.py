@@ -174,13 +174,8 @@ class View:
         with self._lock:
             return list(self._pods.get(key, {}).values())
 
-    def nodes(self) -> Mapping[str, NodeFacts] | None:
-        """By name; None where they cannot be seen (an operator of some namespaces only)."""
-        with self._lock:
-            return dict(self._nodes) if NODES in self._synced else None
-
     def lost_nodes(self) -> Mapping[str, NodeFacts] | None:
-        """Only those that have not been heard of: what decisions need."""
+        """Those that have not been heard of, by name; None where nodes cannot be seen (no right to list them)."""
         with self._lock:
             if NODES not in self._synced:
                 return None
