@@ -45,6 +45,11 @@ DOCS = {
     "Sidecar.decode_threads": "Threads that decode; 0: as many as there are CPUs, at most 4.",
     "Sidecar.slots": "Frames of batches that may wait in shared memory, for each rank.",
     "Sidecar.slot_bytes": "Size of a slot; 0: chosen so that a batch fits.",
+    "Sidecar.cache": "The decoded cache: row groups that are needed again, in the next epoch, after a restart or by "
+    "another job of the node, are read back from a local disk at a quarter of the CPU.",
+    "Cache.size": "What it may take on disk. 0: no cache.",
+    "Cache.volume": "Name of a volume of the pod template (hostPath or a claim: shared by the jobs of a node). Left "
+    "out: an emptyDir, which goes with the pod.",
     "Sidecar.image": "Image of the sidecar and the indexer. Left out: the operator's own release.",
     "Sidecar.resources": "Requests and limits of the sidecar. The memory limit is computed by the operator (arena, "
     "read-ahead and overhead); a smaller one is refused.",

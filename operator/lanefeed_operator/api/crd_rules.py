@@ -258,6 +258,7 @@ BOUNDS: dict[str, dict[str, Any]] = {
     "spec.data.columns[]": {"minLength": 1, "maxLength": 256},
     # World size x ranks stays an int64 in the rules.
     "spec.batching.globalBatchSize": {"maximum": 1 << 30},
+    "spec.sidecar.cache.volume": {"maxLength": 63},
     "spec.sidecar.image": {"minLength": 1, "maxLength": 512},
     "spec.sidecar.resources": {
         "x-kubernetes-preserve-unknown-fields": None,

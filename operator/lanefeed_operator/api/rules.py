@@ -29,7 +29,7 @@ _FOR_USERS = {"LANEFEED_SHM_ROOT", "LANEFEED_ATTACH_SECONDS"}
 def check(job: Job) -> list[Problem]:
     """Every broken rule."""
     spec = job.spec
-    return [*_identity(job), *_size(spec), *_stream(spec), *_data(spec), *_gang(spec), *_template(spec)]
+    return [*_identity(job), *_size(spec), *_stream(spec), *_data(spec), *_cache(spec), *_gang(spec), *_template(spec)]
 
 
 def reserved(name: str) -> bool:
@@ -51,6 +51,22 @@ def _identity(job: Job) -> Iterator[Problem]:
         yield Problem(
             "metadata.name",
             f"{name!r} is not a DNS name: use lower case letters, digits and -, beginning with a letter",
+        )
+
+
+def _cache(spec: Spec) -> Iterator[Problem]:
+    cache = spec.sidecar.cache
+    if not cache.volume:
+        return
+    if not cache.size:
+        yield Problem("spec.sidecar.cache.size", f"is 0 and cache.volume is {cache.volume!r}: say how much it may take")
+    extra = spec.template.spec.model_extra or {}
+    known = [str(v.get("name", "")) for v in extra.get("volumes") or () if isinstance(v, dict)]
+    if cache.volume not in known:
+        has = f"which has {', '.join(known)}" if known else "which has none"
+        yield Problem(
+            "spec.sidecar.cache.volume",
+            f"is {cache.volume!r}: it must be a volume of spec.template.spec.volumes, {has}",
         )
 
 

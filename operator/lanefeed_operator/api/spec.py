@@ -19,6 +19,7 @@ __all__ = [
     "Batching",
     "Boundary",
     "Bytes",
+    "Cache",
     "Completion",
     "Container",
     "Corrupt",
@@ -197,6 +198,13 @@ class Shuffle(Model):
     window: Count | None = None
 
 
+class Cache(Model):
+    """The decoded cache: row groups that are needed again are read back from a local disk. `size` 0: none."""
+
+    size: Bytes = 0
+    volume: str = ""
+
+
 class Sidecar(Model):
     """The data plane of each pod. 0 lets the sidecar choose."""
 
@@ -204,6 +212,7 @@ class Sidecar(Model):
     decode_threads: Natural = 0
     slots: Annotated[int, Field(ge=2, le=1024)] = 8
     slot_bytes: Bytes = 0
+    cache: Cache = Field(default_factory=Cache)
     image: str | None = None
     resources: dict[str, Any] = Field(default_factory=dict)
 

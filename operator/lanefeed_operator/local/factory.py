@@ -85,6 +85,8 @@ class Factory:
             manifest=host.store.manifest_file,
             token=host.store.token_file,
             target=f"unix:{host.socket}",
+            # Beside the jobs' folders, which share it; no job has such a name.
+            cache=host.store.folder.parent / ".cache",
         )
         env = trainer_env(
             host.job,

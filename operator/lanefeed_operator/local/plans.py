@@ -87,8 +87,9 @@ def pod_config(
     manifest: Path,
     token: Path,
     target: str,
+    cache: Path,
 ) -> PodConfig:
-    """What the pod's sidecar starts from. `stream`: the frozen one."""
+    """What the pod's sidecar starts from. `stream`: the frozen one; `cache`: where a decoded cache would go."""
     spec, sidecar = job.spec, job.spec.sidecar
     return PodConfig(
         job=job.metadata.name,
@@ -106,6 +107,8 @@ def pod_config(
         decode_threads=sidecar.decode_threads,
         slots=sidecar.slots,
         slot_bytes=sidecar.slot_bytes,
+        cache_dir=str(cache) if sidecar.cache.size else "",
+        cache_bytes=sidecar.cache.size,
         coordinator=target,
         coordinator_token_path=str(token),
         last_commit_step=status.cursor.total_step,

@@ -60,6 +60,7 @@ PLAN_VOLUME = "lanefeed-plan"
 MANIFEST_VOLUME = "lanefeed-manifest"
 TOKEN_VOLUME = "lanefeed-token"
 TEMP_VOLUME = "lanefeed-tmp"
+CACHE_VOLUME = "lanefeed-cache"
 
 # ---- paths -----------------------------------------------------------------------------------------------------
 
@@ -69,6 +70,8 @@ RUN_PATH = "/var/run/lanefeed"
 PLAN_PATH = "/etc/lanefeed/plan"
 MANIFEST_PATH = "/etc/lanefeed/manifest"
 CONTROL_PATH = "/var/run/secrets/lanefeed.dev"
+#: The decoded cache.
+CACHE_PATH = "/var/cache/lanefeed"
 TOKEN_FILE = CONTROL_TOKEN_NAME
 TRUST_FILE = CONTROL_TRUST_NAME
 #: Keys of the plan's ConfigMap: for sidecars, and for people.

@@ -59,6 +59,9 @@ def pod_config(
         slots=spec.sidecar.slots,
         # Fixed here, so that the tmpfs and the memory limit are right whatever the sidecar would choose.
         slot_bytes=sizes.slot,
+        # A folder of its own in the volume: what else lies there is not ours.
+        cache_dir=f"{c.CACHE_PATH}/decoded" if spec.sidecar.cache.size else "",
+        cache_bytes=spec.sidecar.cache.size,
         metrics_port=settings.metrics_port,
         metrics_host="0.0.0.0",  # noqa: S104 -- the kubelet's probes and Prometheus come from outside of the pod
         coordinator=settings.coordinator,

@@ -18,7 +18,9 @@ __all__ = ["control_volume", "data_mounts", "leave_hook", "resources", "run_moun
 
 
 #: Of the sidecar and the indexer.
-OWN_PATHS = (c.RUN_PATH, c.PLAN_PATH, c.MANIFEST_PATH, c.CONTROL_PATH, "/tmp")  # noqa: S108 -- a volume of the pod's own
+OWN_PATHS = (c.RUN_PATH, c.PLAN_PATH, c.MANIFEST_PATH, c.CONTROL_PATH, c.CACHE_PATH, "/tmp")  # noqa: S108 -- our own
+#: In the folder beside entries: what the file system itself needs.
+CACHE_SLACK = 1.05
 
 
 def sidecar(
@@ -56,8 +58,23 @@ def sidecar(
             {"name": c.MANIFEST_VOLUME, "mountPath": c.MANIFEST_PATH, "readOnly": True},
             {"name": c.TOKEN_VOLUME, "mountPath": c.CONTROL_PATH, "readOnly": True},
             {"name": c.TEMP_VOLUME, "mountPath": "/tmp"},  # noqa: S108 -- a volume of the pod's own
+            *_cache_mount(job),
         ],
     }
+
+
+def _cache_mount(job: Job) -> list[dict[str, Any]]:
+    """The decoded cache's folder, in the user's volume or in our own."""
+    cache = job.spec.sidecar.cache
+    return [{"name": cache.volume or c.CACHE_VOLUME, "mountPath": c.CACHE_PATH}] if cache.size else []
+
+
+def _cache_volume(job: Job) -> list[dict[str, Any]]:
+    cache = job.spec.sidecar.cache
+    if not cache.size or cache.volume:
+        return []
+    limit = format_bytes(int(cache.size * CACHE_SLACK))
+    return [{"name": c.CACHE_VOLUME, "emptyDir": {"sizeLimit": limit}}]
 
 
 def _probe(path: str, port: int) -> dict[str, Any]:
@@ -135,6 +152,7 @@ def volumes(job: Job, generation: int, sizes: Sizes, settings: Settings, *, chun
         {"name": c.MANIFEST_VOLUME, "projected": {"sources": manifest}},
         control_volume(job, settings),
         temp_volume(),
+        *_cache_volume(job),
     ]
 
 

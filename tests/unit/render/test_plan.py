@@ -59,7 +59,7 @@ def test_sidecars_start_from_what_local_ones_start_from() -> None:
     plan = make_plan(job)
     assert status.stream is not None
     ours = pod_config(job, plan, spec_of(status.stream), cursor, sizes(job.spec, plan, data), SETTINGS)
-    paths = dict.fromkeys(("run_dir", "manifest", "token"), Path("/x"))
+    paths = dict.fromkeys(("run_dir", "manifest", "token", "cache"), Path("/x"))
     theirs = local_config(job, status, plan, stream=status.stream, uid="u", index=0, target="t", **paths)
     own = {"pod_index", "pod_uid", "manifest_path", "run_dir", "metrics_port", "metrics_host"}
     own |= {"coordinator", "coordinator_token_path"}
