@@ -217,7 +217,12 @@ class Nodes:
         plan = next((v["configMap"]["name"] for v in pod["spec"]["volumes"] if v["name"] == c.PLAN_VOLUME), None)
         if plan is not None:
             text = self.store.objects[CONFIG_MAPS, ns, plan]["data"][c.POD_FILE]
-            proc.trainer = self.trainer(pod, PodConfig.from_json(text), self.checkpoints(owner))
+            config = PodConfig.from_json(text)
+            if index_of(pod) < config.plan.replicas:
+                proc.trainer = self.trainer(pod, config, self.checkpoints(owner))
+            else:
+                # The plan of a later job of this name: the sidecar refuses it.
+                self.kill(proc, 2, "Error")
         machine.procs[uid] = proc
         self.report(pod, running=True)
 

@@ -11,13 +11,14 @@ from typing import Any
 
 from lanefeed_operator.api.status import Status
 from lanefeed_operator.coordinator.reports import PodReport, Reply
-from lanefeed_operator.kube.api import CONFIG_MAPS, JOBS, PODS, SERVICES, STJS, ApiError, Kind, Object
+from lanefeed_operator.kube.api import CONFIG_MAPS, JOBS, PODS, SERVICES, STJS, Kind, Object
 from lanefeed_operator.render.constants import EQUAL_COMPLETIONS, MIN_PARALLELISM
-from sim.cluster.calls import Call, Calls, Killed
+from sim.cluster.calls import Call, Calls
 from sim.cluster.checks import Checks
-from sim.cluster.data import NAMESPACE, manifest, stj
+from sim.cluster.data import NAMESPACE, stj
 from sim.cluster.jobcontroller import JobController, Totals, terminal
 from sim.cluster.kueue import LABEL, Queue
+from sim.cluster.network import Network
 from sim.cluster.nodes import Nodes, Proc
 from sim.cluster.operator import Operator
 from sim.cluster.training import Training
@@ -70,7 +71,7 @@ class Work:
     uploads: dict[str, float] = field(default_factory=dict)
 
 
-class World:
+class World(Network):
     """One run."""
 
     def __init__(self, seed: int, chances: Chances | None = None, *, may_fail: bool = False, **spec: Any) -> None:
@@ -312,60 +313,6 @@ class World:
         op.step()
         op.stop()
         self.zombies.remove(zombie)
-
-    # ---- reports ------------------------------------------------------------------------------------------------
-
-    def reports(self) -> None:
-        """Sidecars tell and are answered; indexers upload."""
-        for machine in self.nodes.machines.values():
-            for proc in machine.procs.values():
-                if machine.lost_since is not None and (machine.cut or machine.off):
-                    continue
-                if proc.trainer is None:
-                    self.upload(proc)
-                elif not proc.trainer.sidecar.fenced:
-                    self.send(proc, proc.trainer.report(), None)
-        due = sorted((m for m in self.mail if m[0] <= self.now), key=lambda m: m[:2])
-        self.mail = [m for m in self.mail if m[0] > self.now]
-        for _, _, proc, report, reply in due:
-            if reply is not None:
-                assert proc.trainer is not None
-                proc.greeted = True
-                proc.trainer.answered(report, reply)
-            elif self.operator is not None and not self.operator.dead:
-                self.receive(self.operator, proc, report)
-
-    def receive(self, op: Operator, proc: Proc, report: PodReport) -> None:
-        member = op.registry.find(report.job_uid)
-        if member is None or member.coordinator is None:
-            return
-        reply = member.coordinator.report(report, self.now)
-        self.seen["fenced"] += reply.fenced
-        self.checks.answer(report, reply, leads=op is self.operator)
-        self.send(proc, report, reply)
-
-    def send(self, proc: Proc, report: PodReport, reply: Reply | None) -> None:
-        if self.chance(self.chances.loss):
-            return
-        for _ in range(2 if self.chance(self.chances.twice) else 1):
-            late = self.rng.choice([0.5, 2.0, 8.0]) if self.chance(self.chances.late) else 0.0
-            self.number += 1
-            self.mail.append((self.now + late, self.number, proc, report, reply))
-
-    def upload(self, proc: Proc) -> None:
-        """An indexer, a moment after it began, until it is taken or refused."""
-        if proc.code is not None or self.now - proc.began < 1.0 or self.operator is None or self.operator.dead:
-            return
-        found, data = manifest()
-        try:
-            refused = self.operator.registry.put_manifest(proc.job_uid, proc.uid, found.digest, data)
-        except ApiError:
-            return
-        except Killed:
-            self.operator.calls.dead = True
-            return
-        self.note(f"upload: {refused or 'taken'}")
-        self.nodes.kill(proc, 1 if refused else 0, "")
 
     # ---- the run ------------------------------------------------------------------------------------------------
 
