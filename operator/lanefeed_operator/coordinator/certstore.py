@@ -15,7 +15,7 @@ from typing import Any
 from lanefeed_operator.coordinator import certificates
 from lanefeed_operator.coordinator.certificates import Authority, Lifetimes, Material
 from lanefeed_operator.errors import CoordinatorError
-from lanefeed_operator.kube.api import SECRETS, AlreadyExists, Conflict, KubeApi, NotFound, Object
+from lanefeed_operator.kube.api import SECRETS, AlreadyExists, Conflict, Forbidden, KubeApi, NotFound, Object
 
 __all__ = ["Certificates"]
 
@@ -107,7 +107,15 @@ class Certificates:
         if stored is None:
             meta = {"name": self._secret, "namespace": self._namespace, "labels": self._labels}
             body = {"apiVersion": "v1", "kind": "Secret", "metadata": meta, "type": "Opaque", "data": data}
-            self._api.create(SECRETS, self._namespace, body)
+            try:
+                self._api.create(SECRETS, self._namespace, body)
+            except Forbidden as error:
+                # The chart makes it, so that the operator needs no right to make Secrets.
+                raise Forbidden(
+                    f"Secret {self._namespace}/{self._secret} is not there: `helm upgrade` makes it again, or make an "
+                    f"empty one of that name ({error})",
+                    code=error.code,
+                ) from None
             return
         marks = {key: stored["metadata"][key] for key in ("uid", "resourceVersion")}
         self._api.patch(SECRETS, self._namespace, self._secret, {"metadata": marks, "data": data})

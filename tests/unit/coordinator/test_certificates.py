@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from lanefeed_operator.coordinator.certificates import Lifetimes, Material, check, decide, names_of, renewed
 from lanefeed_operator.coordinator.certstore import STATE, Certificates
 from lanefeed_operator.errors import CoordinatorError
-from lanefeed_operator.kube.api import SECRETS, Conflict, Unreachable
+from lanefeed_operator.kube.api import SECRETS, Conflict, Forbidden, Unreachable
 from support.kube_store import KubeStore
 
 DAY = 86400.0
@@ -211,6 +211,18 @@ def test_a_removed_secret_is_written_again_and_trust_goes_on() -> None:
     store.delete(SECRETS, "system", "certs", uid=store.get(SECRETS, "system", "certs")["metadata"]["uid"])
     assert "written again" in first.refresh()
     assert first.trust == trust == data(store)["ca.crt"]
+
+
+def test_a_secret_that_is_gone_and_may_not_be_made_names_the_way_out() -> None:
+    store = KubeStore()
+
+    def before(verb: str, *_: Any) -> None:
+        if verb == "create":
+            raise Forbidden("secrets is forbidden")
+
+    store.before = before
+    with pytest.raises(Forbidden, match="Secret system/certs is not there: `helm upgrade` makes it again"):
+        kept(store, Now()).refresh()
 
 
 @pytest.mark.parametrize("damage", ["", "{", "other key", "version"])
