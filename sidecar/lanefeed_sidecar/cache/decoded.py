@@ -39,6 +39,8 @@ NEVER = 1 << 62
 DECODE_VERSION = 1
 #: After a failed write (a full disk) none is tried for so long.
 PAUSE_SECONDS = 30.0
+#: What others left is looked for no more often than this.
+SWEEP_SECONDS = 20.0
 
 
 class Future(Protocol):
@@ -81,7 +83,7 @@ class DecodedCache:
         self._known: dict[RowGroupKey, _Known] = {}
         #: (-need, row group): the one needed last is on top; needs that changed are passed over.
         self._heap: list[tuple[int, RowGroupKey]] = []
-        self._paused_until = 0.0
+        self._paused_until = self._sweep_at = 0.0
 
     def _name(self, group: "RowGroupKey") -> str:
         return f"{self._folders[group.shard]}/{group.group}"
@@ -115,6 +117,10 @@ class DecodedCache:
             heapq.heappush(self._heap, (-need, group))
 
     # ---- writing -----------------------------------------------------------------------------------------------
+
+    def has(self, group: "RowGroupKey") -> bool:
+        """Whether `get` will probably find it."""
+        return self._disk.has(self._name(group))
 
     def wants(self, group: "RowGroupKey", served: "Sequence[WindowKey]") -> int | None:
         """When the decoded row group is needed next; None where it is there already, or nothing can be written.
@@ -165,6 +171,10 @@ class DecodedCache:
     def _sweep(self, size: int) -> bool:
         """Remove what other jobs left and nobody reads, as much as is needed; whether anything went."""
         with self._lock:
+            # Looking through a large folder takes a second: not for every row group that finds no room.
+            if self._clock() < self._sweep_at:
+                return False
+            self._sweep_at = self._clock() + SWEEP_SECONDS
             mine = {known.name for known in self._known.values()}
         freed = 0
         for name in self._disk.idle():
