@@ -50,6 +50,13 @@ class RangeFile:
                 return pa.py_buffer(view[start - first : start - first + size])
         return pa.py_buffer(self._remote.read(start, size, self._version))
 
+    def read_at(self, start: int, into: memoryview) -> int:
+        """Fill a buffer with the bytes from `start`; how many came. For readers that are not pyarrow's."""
+        self._at = start
+        data = memoryview(self.read_buffer(len(into)))
+        into[: len(data)] = data
+        return len(data)
+
     def read(self, size: int = -1) -> bytes:
         """The next bytes."""
         return self.read_buffer(size).to_pybytes()

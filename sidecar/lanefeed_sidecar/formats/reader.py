@@ -1,12 +1,11 @@
-"""Readers of one shard: Parquet and Arrow IPC from local files.
+"""Readers of one shard: Parquet and Arrow IPC from local files; `remote` opens the same readers over ranges.
 
 Called by the pipeline's decode threads through `open_shard`, which checks that the file is still the one that the
 manifest lists. A reader belongs to one thread (pyarrow's ParquetFile is not safe to share). Every error names the
 file, the row group and what to do. What a file declares of itself is checked against the manifest, never trusted.
 """
 
-import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Protocol
 
 import pyarrow as pa
@@ -15,14 +14,16 @@ import pyarrow.parquet as pq
 from lanefeed_core.layout import Column
 from lanefeed_core.manifest import Manifest
 from lanefeed_sidecar.errors import DataError
-from lanefeed_sidecar.formats.chunk import Chunk
+from lanefeed_sidecar.formats.chunk import Chunk, ChunkColumn
 from lanefeed_sidecar.formats.convert import Converter, ConvertError, convert, converter
 from lanefeed_sidecar.formats.identity import REMEDY, check_content, check_identity
+from lanefeed_sidecar.formats.whole_lists import ReadAt, WholeLists, local_reads
+from lanefeed_sidecar.sources.names import is_remote, join
 
-__all__ = ["ShardReader", "open_shard"]
+__all__ = ["DECODE_ERRORS", "ArrowReader", "ParquetReader", "ShardReader", "open_shard"]
 
 #: What decoding untrusted bytes may raise: Arrow's own, its OSErrors, and NumPy's about sizes that do not fit.
-_DECODE_ERRORS = (pa.ArrowException, OSError, ConvertError, ValueError)
+DECODE_ERRORS = (pa.ArrowException, OSError, ConvertError, ValueError)
 
 
 class ShardReader(Protocol):
@@ -47,13 +48,18 @@ def open_shard(manifest: Manifest, shard_index: int, columns: tuple[Column, ...]
     Raises DataError if it is gone, replaced, or its content digest is wrong.
     """
     shard = manifest.shards[shard_index]
-    path = os.path.join(manifest.root, shard.path)
+    path = join(manifest.root, shard.path)
+    if is_remote(path):
+        # Not for local data: it takes what HTTP takes.
+        from lanefeed_sidecar.formats.remote import open_alone
+
+        return open_alone(manifest, shard_index, columns)
     check_identity(path, shard, manifest.format)
     check_content(path, shard)
-    kind = _ArrowReader if manifest.format == "arrow" else _ParquetReader
+    kind = ArrowReader if manifest.format == "arrow" else ParquetReader
     try:
         return kind(path, shard.row_groups, columns)
-    except _DECODE_ERRORS as error:
+    except DECODE_ERRORS as error:
         raise DataError(f"shard {path} cannot be opened: {error}; {REMEDY}") from error
 
 
@@ -68,20 +74,30 @@ class _Columns:
             kind = schema.field(top).type
             self._converters.append(converter(column, kind.field(child).type if child else kind))
         self._steps: list[tuple[Column, int, str, Converter]] | None = None
+        #: The names of the tables that the steps are for: not all are read in the same way.
+        self._steps_of: tuple[str, ...] = ()
         self.tops = [name for name in schema.names if any(name == top for top, _ in self._places)]
 
-    def chunk(self, table: pa.Table | pa.RecordBatch, rows: int) -> Chunk:
-        """The delivered columns of a decoded table of `rows` rows; every table of a shard has the same columns."""
-        if self._steps is None:
-            at = {name: index for index, name in enumerate(table.schema.names)}
+    def chunk(
+        self, table: pa.Table | pa.RecordBatch, rows: int, known: Mapping[str, ChunkColumn] | None = None
+    ) -> Chunk:
+        """The delivered columns of a decoded table of `rows` rows, but for those that are `known` and not in it."""
+        known = known or {}
+        names = tuple(table.schema.names)
+        if self._steps is None or self._steps_of != names:
+            at = {name: index for index, name in enumerate(names)}
             self._steps = [
-                (column, at[top], child, convert_piece)
+                (column, at.get(top, -1), child, convert_piece)
                 for column, (top, child), convert_piece in zip(
                     self.columns, self._places, self._converters, strict=True
                 )
             ]
+            self._steps_of = names
         made = []
         for column, index, child, convert_piece in self._steps:
+            if column.name in known:
+                made.append(known[column.name])
+                continue
             array = table.column(index)
             if child:
                 # Flattening a struct gives its own nulls to its fields.
@@ -101,17 +117,28 @@ def _place(schema: pa.Schema, name: str) -> tuple[str, str]:
     raise ConvertError(f"column {name} is not in this shard, which has {', '.join(schema.names)}")
 
 
-class _ParquetReader:
+class ParquetReader:
     """One Parquet file, page checksums verified where the file has them.
 
     Read, not mapped: decoding is as fast, no page of the file counts as this process's memory, and a file that is cut
     short under us is an error instead of a SIGBUS. Not pre-buffered: an open reader would keep a row group's bytes.
     """
 
-    def __init__(self, path: str, row_groups: tuple[int, ...], columns: tuple[Column, ...]) -> None:
+    def __init__(
+        self,
+        path: str,
+        row_groups: tuple[int, ...],
+        columns: tuple[Column, ...],
+        source: pa.NativeFile | None = None,
+        metadata: pq.FileMetaData | None = None,
+        reads: ReadAt | None = None,
+    ) -> None:
+        """`source` and `reads`: where `path` can be read, if it is no local file; `metadata`: its footer, if known."""
         self._path = path
         self._rows = row_groups
-        self._file = pq.ParquetFile(path, memory_map=False, pre_buffer=False, page_checksum_verification=True)
+        self._file = pq.ParquetFile(
+            source or path, metadata=metadata, memory_map=False, pre_buffer=False, page_checksum_verification=True
+        )
         try:
             self._columns = _Columns(self._file.schema_arrow, columns)
         except ConvertError:
@@ -120,14 +147,33 @@ class _ParquetReader:
         # Leaves are selected by path, which for "a.b" is one field of a struct; None reads all without a look-up.
         everything = len(columns) == len(self._file.schema_arrow) and all("." not in c.name for c in columns)
         self._names = None if everything else [c.name for c in columns]
+        read_at, self._close_reads = (reads, lambda: None) if reads else local_reads(path)
+        self._lists = WholeLists(self._file, columns, read_at)
 
     def read(self, row_group: int) -> Chunk:
         """See ShardReader."""
+        rows = self._rows[row_group]
         try:
-            table = self._file.read_row_group(row_group, columns=self._names, use_threads=False)
-            return self._columns.chunk(table, self._rows[row_group])
-        except _DECODE_ERRORS as error:
+            lists = self._read_lists(row_group, rows)
+            if len(lists) == len(self._columns.columns):
+                return Chunk(rows, list(lists.values()))
+            names = self._names
+            if lists:
+                names = [c.name for c in self._columns.columns if c.name not in lists]
+            table = self._file.read_row_group(row_group, columns=names, use_threads=False)
+            return self._columns.chunk(table, rows, lists)
+        except DECODE_ERRORS as error:
             raise self._error(row_group, error) from error
+
+    def _read_lists(self, row_group: int, rows: int) -> dict[str, ChunkColumn]:
+        """Columns that could be read without their levels, in the order of delivery."""
+        found: dict[str, ChunkColumn] = {}
+        for column in self._columns.columns if rows else ():
+            if column.name in self._lists.names:
+                values = self._lists.read(column, row_group, rows)
+                if values is not None:
+                    found[column.name] = values
+        return found
 
     def stream(self, row_group: int, batch_rows: int) -> Iterator[Chunk]:
         """See ShardReader."""
@@ -140,7 +186,7 @@ class _ParquetReader:
                     break
                 left -= batch.num_rows
                 chunk = self._columns.chunk(batch, batch.num_rows)
-            except _DECODE_ERRORS as error:
+            except DECODE_ERRORS as error:
                 raise self._error(row_group, error) from error
             yield chunk
         if left:
@@ -152,15 +198,23 @@ class _ParquetReader:
     def close(self) -> None:
         """See ShardReader."""
         self._file.close()
+        self._close_reads()
 
 
-class _ArrowReader:
+class ArrowReader:
     """One Arrow IPC file; its record batches are the row groups. Batches are validated: files are untrusted."""
 
-    def __init__(self, path: str, row_groups: tuple[int, ...], columns: tuple[Column, ...]) -> None:
+    def __init__(
+        self,
+        path: str,
+        row_groups: tuple[int, ...],
+        columns: tuple[Column, ...],
+        source: pa.NativeFile | None = None,
+    ) -> None:
+        """`source`: where `path` can be read, if it is no local file."""
         self._path = path
         self._rows = row_groups
-        self._map = pa.memory_map(path)
+        self._map = source or pa.memory_map(path)
         try:
             self._file = pa.ipc.open_file(self._map, options=pa.ipc.IpcReadOptions(use_threads=False))
             schema = self._file.schema
@@ -170,7 +224,7 @@ class _ArrowReader:
                 # Other columns are not decompressed. Only for a part, as it makes Arrow copy what it would map.
                 options = pa.ipc.IpcReadOptions(included_fields=wanted, use_threads=False)
                 self._file = pa.ipc.open_file(self._map, options=options)
-        except _DECODE_ERRORS:
+        except DECODE_ERRORS:
             self._map.close()
             raise
 
@@ -179,7 +233,7 @@ class _ArrowReader:
         try:
             batch = self._batch(row_group)
             return self._columns.chunk(batch, batch.num_rows)
-        except _DECODE_ERRORS as error:
+        except DECODE_ERRORS as error:
             raise self._error(row_group, error) from error
 
     def stream(self, row_group: int, batch_rows: int) -> Iterator[Chunk]:
@@ -189,7 +243,7 @@ class _ArrowReader:
             for start in range(0, batch.num_rows, batch_rows):
                 piece = batch.slice(start, batch_rows)
                 yield self._columns.chunk(piece, piece.num_rows)
-        except _DECODE_ERRORS as error:
+        except DECODE_ERRORS as error:
             raise self._error(row_group, error) from error
 
     def _batch(self, row_group: int) -> pa.RecordBatch:

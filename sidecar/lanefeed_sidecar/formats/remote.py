@@ -25,7 +25,7 @@ from lanefeed_sidecar.sources.names import join
 from lanefeed_sidecar.sources.reads import Counters, Settings
 from lanefeed_sidecar.sources.stores import RemoteObject, Stores
 
-__all__ = ["RemoteFooter", "RemoteShards", "content_digest", "read_footer"]
+__all__ = ["RemoteFooter", "RemoteShards", "content_digest", "open_alone", "read_footer"]
 
 #: Read at once from the end of a file: most footers are smaller.
 TAIL_BYTES = 64 << 10
@@ -163,7 +163,7 @@ class RemoteShards:
         try:
             if opened.metadata is None:
                 return ArrowReader(path, rows, columns, source)
-            return _Reader(ParquetReader(path, rows, columns, source, opened.metadata), file, self, shard)
+            return _Reader(ParquetReader(path, rows, columns, source, opened.metadata, file.read_at), file, self, shard)
         except DECODE_ERRORS as error:
             raise DataError(f"shard {path} cannot be opened: {error}; {REMEDY}") from error
 
@@ -226,6 +226,29 @@ def _identify(remote: RemoteObject, shard: Shard, kind: str) -> _Opened:
 
 def _replaced(remote: RemoteObject, what: str) -> DataError:
     return DataError(f"shard {remote.name} was replaced since the manifest was made: {what}; {REMEDY}")
+
+
+def open_alone(manifest: Manifest, shard: int, columns: tuple[Column, ...]) -> ShardReader:
+    """A reader that has its stores to itself."""
+    shards = RemoteShards(manifest, columns)
+    try:
+        return _Alone(shards.open(manifest, shard, columns), shards)
+    except BaseException:
+        shards.close()
+        raise
+
+
+class _Alone:
+    """Closes the stores with the reader."""
+
+    def __init__(self, reader: ShardReader, shards: RemoteShards) -> None:
+        self.read, self.stream = reader.read, reader.stream
+        self._reader, self._shards = reader, shards
+
+    def close(self) -> None:
+        """See ShardReader."""
+        self._reader.close()
+        self._shards.close()
 
 
 class _Reader:

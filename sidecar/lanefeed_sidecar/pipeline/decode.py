@@ -77,10 +77,14 @@ class Workers:
         for thread in self._threads:
             thread.start()
 
-    def close(self) -> None:
-        """Stop them after their current row group; waits at most 5 s."""
+    def stop(self) -> None:
+        """Have them stop after their current row group."""
         self._stopped.set()
         self._store.close()
+
+    def close(self) -> None:
+        """Stop them; waits at most 5 s."""
+        self.stop()
         for thread in self._threads:
             if thread.is_alive():
                 thread.join(5)
@@ -153,6 +157,9 @@ class Workers:
         return None
 
     def _fail(self, task: Task, error: SidecarError) -> None:
+        if self._stopped.is_set():
+            # Reads of a store are cut: nobody waits for them any more.
+            return
         self._stats.error(error.kind)
         log.error("%s", error)
         self._store.failed(task, error)

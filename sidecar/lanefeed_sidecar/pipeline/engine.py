@@ -23,6 +23,7 @@ from lanefeed_sidecar.cache import open_cache
 from lanefeed_sidecar.errors import ConfigError
 from lanefeed_sidecar.pipeline.assemble import Shape, assemble, frame_copies, frame_keys
 from lanefeed_sidecar.pipeline.decode import OpenShard, Workers
+from lanefeed_sidecar.pipeline.fetch import AheadStore, Fetch, raw_budget, remote_shards
 from lanefeed_sidecar.pipeline.frames import FrameMeta
 from lanefeed_sidecar.pipeline.future import Uses
 from lanefeed_sidecar.pipeline.pieces import RowGroups
@@ -59,18 +60,20 @@ class Engine:
         self._row_bytes = self._window_row_bytes(manifest)
         threads = config.decode_threads or max(1, min(4, len(os.sched_getaffinity(0))))
         groups = RowGroups(manifest, int(sum(c.row_bytes for c in self.columns if not c.ragged)))
-        reserve = min(config.read_ahead_bytes // 4, threads * groups.largest())
-        self._check_budget(config, reserve)
+        shards = remote_shards(manifest, self.columns, stats)
+        budget = config.read_ahead_bytes - (raw_budget(config.read_ahead_bytes) if shards else 0)
+        reserve = min(budget // 4, threads * groups.largest())
+        self._check_budget(config, reserve + config.read_ahead_bytes - budget)
         #: Bytes of a slot: config.slot_bytes, or chosen from the row sizes.
         self.slot_bytes = config.slot_bytes or self._choose_slot_bytes(manifest)
         self._ragged_bytes = manifest.row_bytes if any(c.ragged for c in self.columns) else 0.0
-        self._store = Store(
+        self._store = (AheadStore if shards else Store)(
             self.lanes,
             groups,
             self.columns,
             self._rank_lanes,
             stop=self.total_steps,
-            budget=config.read_ahead_bytes,
+            budget=budget,
             row_bytes=self._row_bytes,
             reserve=reserve,
             stats=stats,
@@ -78,6 +81,12 @@ class Engine:
         mine = sorted({lane for found in self._rank_lanes.values() for lane in found})
         epochs = config.epochs if self.lanes.spec.aligned else 0
         self._cache = open_cache(config, manifest, self.columns, groups, Uses(self.lanes, groups, mine, epochs), stats)
+        self._fetch = None
+        if shards and isinstance(self._store, AheadStore):
+            cached = self._cache.has if self._cache is not None else None
+            raw = raw_budget(config.read_ahead_bytes)
+            self._fetch = Fetch(self._store, shards, budget=raw, cached=cached)
+            open_shard = shards.open if open_shard is formats.open_shard else open_shard
         self._workers = Workers(
             self._store,
             manifest,
@@ -85,7 +94,7 @@ class Engine:
             groups,
             self.columns,
             threads=threads,
-            budget=config.read_ahead_bytes,
+            budget=budget,
             open_shard=open_shard,
             stats=stats,
             cache=self._cache,
@@ -130,9 +139,14 @@ class Engine:
     def start(self) -> None:
         """Start decoding for the ranks that have a position."""
         self._workers.start()
+        if self._fetch is not None:
+            self._fetch.start()
 
     def close(self) -> None:
         """Stop all threads after the row groups in hand; may be called again."""
+        self._workers.stop()
+        if self._fetch is not None:
+            self._fetch.close()
         self._workers.close()
         if self._cache is not None:
             self._cache.close()
@@ -205,7 +219,8 @@ class Engine:
     def memory(self) -> dict[str, int]:
         """Bytes by use, and the number of open windows."""
         cached = {"disk_cache": self._cache.used} if self._cache is not None else {}
-        return {**self._store.figures(), **cached}
+        fetched = {"fetched": self._fetch.held()} if self._fetch is not None else {}
+        return {**self._store.figures(), **cached, **fetched}
 
 
 def _total_steps(config: PodConfig, lanes: Lanes) -> int:

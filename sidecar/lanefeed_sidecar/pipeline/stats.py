@@ -5,7 +5,7 @@ Called from decode threads and from the feed's fill threads; no clock and no Pro
 
 import threading
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 __all__ = ["Snapshot", "Stats"]
 
@@ -15,13 +15,14 @@ class Snapshot:
     """A consistent copy of all counters.
 
     counts: name -> total since start. seconds: name -> seconds since start. waits: (stage, on what) -> seconds.
-    errors: kind -> number.
+    errors: kind -> number. failures: kind -> tries to read from a store that failed.
     """
 
     counts: dict[str, int]
     seconds: dict[str, float]
     waits: dict[tuple[str, str], float]
     errors: dict[str, int]
+    failures: dict[str, int] = field(default_factory=dict)
 
 
 class Stats:
@@ -30,10 +31,12 @@ class Stats:
     Counts: bytes_read (stored bytes, by the row group's share of its file), row_groups, rows, frames, batches, samples,
     cache_hits (a decoded row group that was still in memory served another window), decoded_again (a row group that
     had been decoded before in the same epoch and was not kept), windows, retries; of the decoded cache on disk:
-    disk_cache_hits, disk_cache_bytes_read, disk_cache_writes, disk_cache_evictions, disk_cache_damaged.
+    disk_cache_hits, disk_cache_bytes_read, disk_cache_writes, disk_cache_evictions, disk_cache_damaged; of stores:
+    remote_requests and remote_bytes (that came whole), remote_retries, remote_hedges, remote_hedges_won,
+    remote_credentials (read anew).
     Seconds: read (opening and checking shards), decode (reading and decoding row groups), decode_cpu (CPU time of it),
     scatter, assemble, cache_read, cache_write (the decoded cache on disk).
-    Waits: ("decode", "budget" | "work"), ("assemble", "decode").
+    Waits: ("decode", "budget" | "work" | "fetch"), ("assemble", "decode").
     """
 
     def __init__(self) -> None:
@@ -43,6 +46,7 @@ class Stats:
         self._seconds: dict[str, float] = {}
         self._waits: dict[tuple[str, str], float] = {}
         self._errors: Counter[str] = Counter()
+        self._failures: Counter[str] = Counter()
 
     def add(self, **counts: int) -> None:
         """Add to counts."""
@@ -65,7 +69,13 @@ class Stats:
         with self._lock:
             self._errors[kind] += 1
 
+    def failure(self, kind: str) -> None:
+        """A try to read from a store failed, of a kind of `sources.objects.KINDS`."""
+        with self._lock:
+            self._failures[kind] += 1
+
     def snapshot(self) -> Snapshot:
         """A consistent copy."""
         with self._lock:
-            return Snapshot(dict(self._counts), dict(self._seconds), dict(self._waits), dict(self._errors))
+            counts, errors, failures = dict(self._counts), dict(self._errors), dict(self._failures)
+            return Snapshot(counts, dict(self._seconds), dict(self._waits), errors, failures)

@@ -73,7 +73,7 @@ class ArrowStore:
         attempt.deliver(view, data)
         return ""
 
-    def refresh(self) -> bool:
+    def refresh(self, since: float) -> bool:
         """These libraries read their credentials anew themselves."""
         return True
 

@@ -72,7 +72,7 @@ class HttpStore:
         check(answer)
         return answer.version
 
-    def refresh(self) -> bool:
+    def refresh(self, since: float) -> bool:
         """There are no credentials."""
         return False
 

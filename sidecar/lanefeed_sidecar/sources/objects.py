@@ -103,8 +103,8 @@ class ObjectStore(Protocol):
         """Fill `view` with the object's bytes from `start`; returns the version read, "" where it is unknown."""
         ...
 
-    def refresh(self) -> bool:
-        """Read credentials anew; whether they may be others now."""
+    def refresh(self, since: float) -> bool:
+        """Read credentials anew, unless that was done after `since` (monotonic); False where there are none."""
         ...
 
     def close(self) -> None:

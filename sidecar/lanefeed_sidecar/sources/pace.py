@@ -11,7 +11,8 @@ __all__ = ["Pace"]
 
 #: What a store that is overloaded or away does.
 _PUSHBACK = ("throttled", "connect")
-#: Any other failure counts as an outage when so many come with no success between.
+#: These count as an outage when so many come with no success between. Others say nothing of the store's state.
+_OUTAGE = (*_PUSHBACK, "timeout", "reset", "server")
 _IN_A_ROW = 4
 _BASE_SECONDS = 0.1
 _MOST_SECONDS = 5.0
@@ -44,6 +45,8 @@ class Pace:
         if not kind:
             self._failures = 0
             self.limit = min(self._most, self.limit + 1)
+            return
+        if kind not in _OUTAGE:
             return
         self._failures += 1
         if retry_after:

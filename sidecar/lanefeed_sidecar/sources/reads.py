@@ -4,21 +4,23 @@ Called by readers and the indexer. The policies are `pace` and `hedge`; here are
 read ends with its bytes, or with an error that says what the store said and what to do.
 """
 
+import os
 import random
 import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol, TypeVar
 
 import numpy as np
 
+from lanefeed_sidecar.errors import ConfigError
 from lanefeed_sidecar.sources.hedge import Hedge
 from lanefeed_sidecar.sources.objects import KINDS, Attempt, ObjectInfo, ObjectStore, ReadFailed
 from lanefeed_sidecar.sources.pace import Pace
 
-__all__ = ["Counters", "NoCounters", "Reads", "Settings"]
+__all__ = ["Counters", "NoCounters", "Reads", "Settings", "from_environment"]
 
 T = TypeVar("T")
 
@@ -56,9 +58,23 @@ class Settings:
     part: int = 4 << 20
     #: Seconds that a read tries before it is an error: an outage of this length is survived.
     patience: float = 300.0
+    #: Seconds that new credentials may come later than the old ones end.
+    grace: float = 20.0
     base: float = 0.1
     most: float = 10.0
     hedge: bool = True
+
+
+def from_environment() -> Settings:
+    """LANEFEED_READ_PATIENCE_SECONDS: how long an outage is borne; _REQUESTS: requests at once; _HEDGE: 0 for none."""
+    default = Settings()
+    try:
+        patience = float(os.environ.get("LANEFEED_READ_PATIENCE_SECONDS") or default.patience)
+        requests = int(os.environ.get("LANEFEED_READ_REQUESTS") or default.requests)
+    except ValueError as error:
+        raise ConfigError(f"LANEFEED_READ_PATIENCE_SECONDS or LANEFEED_READ_REQUESTS is no number: {error}") from None
+    hedge = os.environ.get("LANEFEED_READ_HEDGE", "1") != "0"
+    return replace(default, patience=patience, requests=max(1, requests), hedge=hedge)
 
 
 class Reads:
@@ -74,7 +90,7 @@ class Reads:
         rng: Callable[[], float] = random.random,
     ) -> None:
         """Owns the store from now on."""
-        self.store, self._counters, self.settings = store, counters or NoCounters(), settings or Settings()
+        self.store, self._counters, self.settings = store, counters or NoCounters(), settings or from_environment()
         self._clock, self._rng = clock, rng
         self._changed = threading.Condition()
         self._pace = Pace(self.settings.requests, rng)
@@ -125,25 +141,22 @@ class Reads:
 
     def persist(self, action: Callable[[], T]) -> T:
         """Do it until it succeeds, fails for good, or patience ends."""
-        began, tries, wrong, renewed = self._clock(), 0, 0, False
+        began, tries, wrong = self._clock(), 0, 0
+        last: ReadFailed | None = None
         while True:
-            self._enter(began)
+            self._enter(began, last)
             start = self._clock()
             try:
                 result = action()
             except ReadFailed as failed:
                 self._leave(start, failed)
-                tries += 1
+                tries, last = tries + 1, failed
                 wrong += failed.kind == "range"
-                if failed.kind == "expired" and not renewed:
-                    renewed = self.store.refresh()
-                    if renewed:
-                        self._counters.add(remote_credentials=1)
-                        continue
-                if not KINDS[failed.kind] or wrong >= _WRONG_RANGES or self._closed:
+                patience = self._patience(failed, start)
+                if not patience or wrong >= _WRONG_RANGES or self._closed:
                     raise
                 pause = self._rng() * min(self.settings.most, self.settings.base * 2 ** min(tries, 16))
-                if self._clock() + pause - began > self.settings.patience:
+                if self._clock() + pause - began > patience:
                     waited = f"{failed}; tried {tries} times in {self._clock() - began:.0f} s"
                     raise ReadFailed(failed.kind, waited) from failed
                 self._counters.add(remote_retries=1)
@@ -155,7 +168,15 @@ class Reads:
                 self._leave(start, None)
                 return result
 
-    def _enter(self, began: float) -> None:
+    def _patience(self, failed: ReadFailed, start: float) -> float:
+        """How long to try after such a failure; 0: not again."""
+        if failed.kind == "expired" and self.store.refresh(start):
+            # What writes the new ones may be a little late.
+            self._counters.add(remote_credentials=1)
+            return min(self.settings.patience, self.settings.grace)
+        return self.settings.patience if KINDS[failed.kind] else 0.0
+
+    def _enter(self, began: float, last: ReadFailed | None) -> None:
         """Wait for a place among the requests; no longer than patience."""
         with self._changed:
             while not self._closed:
@@ -163,9 +184,9 @@ class Reads:
                 if not seconds:
                     return
                 if self._clock() - began > self.settings.patience:
-                    break
+                    raise last or ReadFailed("timeout", f"the store took no request for {self.settings.patience:.0f} s")
                 self._changed.wait(min(seconds, 1.0))
-        raise ReadFailed("timeout", f"the store took no request for {self.settings.patience:.0f} s")
+        raise ReadFailed("cancelled", "reading has ended")
 
     def _leave(self, start: float, failed: ReadFailed | None) -> None:
         kind = failed.kind if failed else ""

@@ -21,8 +21,6 @@ __all__ = ["S3Store"]
 #: Signed URLs are valid for so long, and used for half of it.
 _VALID_SECONDS = 3600
 _KEPT_URLS = 4096
-#: Credentials are read anew at most so often: many readers see the same end of them.
-_REFRESH_SECONDS = 1.0
 _CODE = re.compile(rb"<Code>([A-Za-z0-9]+)</Code>")
 _EXPIRED = {"ExpiredToken", "ExpiredTokenException", "TokenRefreshRequired", "RequestExpired", "InvalidToken"}
 #: Keys that were rotated away look like these.
@@ -153,14 +151,13 @@ class S3Store:
         if region and region != self._s3.meta.region_name and answer.status in (301, 400, 403):
             # The bucket says where it is.
             self._region = region
-            self._made = 0.0
             raise ReadFailed("expired", f"the bucket is in the region {region}")
         raise _failed(answer.status, code, retry_after(answer.headers, time.time()))
 
-    def refresh(self) -> bool:
+    def refresh(self, since: float) -> bool:
         """See ObjectStore: a new session finds what is in the files and the environment now."""
         with self._lock:
-            if time.monotonic() - self._made >= _REFRESH_SECONDS:
+            if self._made < since:
                 self._s3 = self._connect()
                 self._urls.clear()
         return True

@@ -72,6 +72,7 @@ class Client:
         self._lock = threading.Lock()
         self._idle: dict[tuple[str, str], list[tuple[float, http.client.HTTPConnection]]] = {}
         self._tls: ssl.SSLContext | None = None
+        self._closed = False
 
     # ---- requests ----------------------------------------------------------------------------------------------
 
@@ -111,6 +112,7 @@ class Client:
         limit: int,
     ) -> Answer:
         connection, kept = self._take(url)
+        response: http.client.HTTPResponse | None = None
         try:
             try:
                 response = self._ask(connection, url, headers, attempt)
@@ -125,12 +127,16 @@ class Client:
         except BaseException as error:
             attempt.holds(None)
             connection.close()
+            if response is not None:
+                # The connection forgets a response after which it closes.
+                response.close()
             if attempt.cancelled:
                 raise ReadFailed("cancelled", "another read was quicker") from None
             raise _failure(error) from error
         attempt.holds(None)
         if response.will_close or not response.isclosed():
             connection.close()
+            response.close()
         else:
             self._give_back(url, connection)
         return answer
@@ -206,11 +212,15 @@ class Client:
 
     def _give_back(self, url: SplitResult, connection: http.client.HTTPConnection) -> None:
         with self._lock:
-            self._idle.setdefault((url.scheme, url.netloc), []).append((time.monotonic(), connection))
+            if not self._closed:
+                self._idle.setdefault((url.scheme, url.netloc), []).append((time.monotonic(), connection))
+                return
+        connection.close()
 
     def close(self) -> None:
         """Close idle connections."""
         with self._lock:
+            self._closed = True
             for kept in self._idle.values():
                 for _, connection in kept:
                     connection.close()
