@@ -1,7 +1,7 @@
 #!/bin/sh
 # Runs inside a build. `install.sh wheels`: what lies in /wheels into /opt/lanefeed, less what nobody runs there.
-# `install.sh lanefeed EXTRA MODULE`: then Lanefeed's own wheel, a layer of its own that changes with every build. It
-# fails where a lock file lacks what the EXTRA asks for, or where MODULE cannot be imported.
+# `install.sh lanefeed EXTRA PACKAGES`: then Lanefeed's own wheel, a layer of its own that changes with every build. It
+# fails where a lock file lacks what the EXTRA asks for, or where a module of the PACKAGES cannot be imported.
 set -eu
 pip="python3 -m pip --python /opt/lanefeed/bin/python --disable-pip-version-check"
 case $1 in
@@ -19,5 +19,14 @@ case $1 in
     $pip install -q --no-index --no-deps --no-cache-dir /lanefeed/*.whl
     $pip install -q --no-index --no-cache-dir "lanefeed${2:+[$2]}"
     $pip check
-    PYTHONDONTWRITEBYTECODE=1 /opt/lanefeed/bin/python -c "import $3" ;;
+    # Every module of the packages: none may need what only another image has.
+    PYTHONDONTWRITEBYTECODE=1 /opt/lanefeed/bin/python - "$3" <<'PYTHON'
+import importlib, pkgutil, sys
+for name in sys.argv[1].split():
+    package = importlib.import_module(name)
+    for module in pkgutil.walk_packages(getattr(package, "__path__", ()), name + "."):
+        if not module.name.endswith("__main__"):
+            importlib.import_module(module.name)
+PYTHON
+    ;;
 esac
