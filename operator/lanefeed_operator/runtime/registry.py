@@ -187,6 +187,7 @@ class Registry:
         """An indexer says that the dataset cannot be indexed."""
         member, _, refusal = self._indexed(job_uid, pod_uid)
         if member is None:
+            # Its exit code and last line say it too.
             log.info("an indexer's failure is passed over: %s", refusal)
             return
         with member.lock:
@@ -195,7 +196,7 @@ class Registry:
         self.on_change(member.key)
 
     def _indexed(self, job_uid: str, pod_uid: str) -> tuple[Member | None, Job | None, str]:
-        """The member whose indexer this pod is, or why it is not."""
+        """The member whose indexer this pod is, or why it is not. Raises Unreachable for a pod not seen yet."""
         member = self.find(job_uid)
         if member is None:
             return None, None, f"job {job_uid} is not known (any more, or yet): try again"
@@ -206,4 +207,7 @@ class Registry:
                 if member.job is None:
                     break
                 return member, member.job, ""
+        if all(pod.uid != pod_uid for pod in self._view.pods_of(member.key)):
+            # A quick indexer is ready before the watch has shown its pod.
+            raise Unreachable(f"pod {pod_uid} of job {member.name} is not known yet: send it again")
         return None, None, f"pod {pod_uid} indexes nothing for job {member.name}"
