@@ -42,6 +42,7 @@ check: $(STAMP)
 
 bench: $(STAMP)
 	$(BIN)/python bench/run.py
+	$(BIN)/python -m bench.remote --write
 
 bench-quick: $(STAMP)
 	$(BIN)/python bench/run.py --quick --guard

@@ -48,7 +48,19 @@ _COUNTS = {
         "lanefeed_disk_cache_damaged",
         "Entries of the cache on disk whose digest was wrong; they were removed and decoded again.",
     ),
-    "retries": ("lanefeed_read_retries", "Reads that failed and were tried again."),
+    "retries": ("lanefeed_read_retries", "Row groups that could not be read or decoded and were tried again."),
+    "remote_requests": ("lanefeed_remote_requests", "Requests for data to stores (S3, HTTP, ...) that brought it."),
+    "remote_bytes": ("lanefeed_remote_read_bytes", "Bytes that these requests brought."),
+    "remote_retries": ("lanefeed_remote_retries", "Requests to stores that were made again after a failure."),
+    "remote_hedges": (
+        "lanefeed_remote_hedges",
+        "Second requests for a read that was stuck; at most a few percent of all requests.",
+    ),
+    "remote_hedges_won": ("lanefeed_remote_hedges_won", "Second requests that were quicker than the stuck one."),
+    "remote_credentials": (
+        "lanefeed_remote_credentials_renewed",
+        "Times that the credentials of a store were read anew because they had ended.",
+    ),
 }
 _SECONDS = {
     "read": ("lanefeed_read_seconds", "Seconds that threads spent opening and checking shards."),
@@ -64,7 +76,8 @@ _SECONDS = {
 }
 _WAIT_HELP = (
     "Seconds that a stage of the sidecar waited, and on what. fill on slot: the trainer is slower than the data. "
-    "assemble on decode: the data is slower than the trainer. decode on budget: read-ahead is full."
+    "assemble on decode: the data is slower than the trainer. decode on budget: read-ahead is full. "
+    "decode on fetch: the store is slower than decoding."
 )
 
 
@@ -115,6 +128,14 @@ class _Collector:
         for kind, number in sorted(snapshot.errors.items()):
             errors.add_metric([kind], number)
         yield errors
+        failures = CounterMetricFamily(
+            "lanefeed_remote_failures",
+            "Requests to stores that failed, by kind; most are made again, what that does not help becomes an error.",
+            labels=["kind"],
+        )
+        for kind, number in sorted(snapshot.failures.items()):
+            failures.add_metric([kind], number)
+        yield failures
         yield GaugeMetricFamily(
             "lanefeed_windows_open",
             "Shuffle windows that are held in memory.",
