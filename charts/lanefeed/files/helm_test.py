@@ -23,7 +23,7 @@ def metrics(host: str, port: int) -> str:
 
 
 def report(host: str, port: int) -> str:
-    """The report service's TLS version. Who it is, sidecars check with the CA in their pods; here it is only spoken to."""
+    """The report service's TLS version. Who it is, sidecars check with the CA in their pods; here it is spoken to."""
     context = ssl.create_default_context()
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     context.set_alpn_protocols(["h2"])
