@@ -32,6 +32,7 @@ TAIL_BYTES = 64 << 10
 #: Footers that are kept, parsed.
 _FOOTERS = 256
 _BLOCK = 32 << 20
+_FOOTER_TRIES = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +141,8 @@ class RemoteShards:
                     f"shard {opened.remote.name}, row group {group} cannot be read: its footer says bytes {start} to "
                     f"{start + length} and it has {size}; {REMEDY}"
                 )
+        # What came with the footer is there already: small files are one read.
+        ranges = [(start, length) for start, length in ranges if start < opened.footer.held[0]]
         views = opened.remote.read_all(ranges, opened.footer.version)
         return [(start, view) for (start, _), view in zip(ranges, views, strict=True)]
 
@@ -209,19 +212,31 @@ def _identify(remote: RemoteObject, shard: Shard, kind: str) -> _Opened:
     size = shard.size if says_versions else remote.stat().size
     if size != shard.size:
         raise _replaced(remote, f"it has {size} bytes and had {shard.size}")
+    version = shard.etag if says_versions else ""
+    footer = _whole_footer(remote, shard, kind, size, version)
+    if kind != "parquet":
+        return _Opened(remote, footer, None)
     try:
-        footer = read_footer(remote, size, shard.etag if says_versions else "")
-        if footer.kind != kind:
-            raise _replaced(remote, f"it is {footer.kind} and was {kind}")
-        if footer.fingerprint != shard.fingerprint:
-            raise _replaced(remote, f"its footer is {footer.fingerprint} and was {shard.fingerprint}")
-        if kind != "parquet":
-            return _Opened(remote, footer, None)
         return _Opened(remote, footer, pq.read_metadata(pa.PythonFile(footer.file(remote), mode="r")))
-    except FooterError as error:
-        raise _replaced(remote, str(error)) from error
     except DECODE_ERRORS as error:
         raise DataError(f"shard {remote.name} cannot be opened: {error}; {REMEDY}") from error
+
+
+def _whole_footer(remote: RemoteObject, shard: Shard, kind: str, size: int, version: str) -> RemoteFooter:
+    """The footer, if it is the manifest's. Raises DataError."""
+    for left in range(_FOOTER_TRIES - 1, -1, -1):
+        try:
+            footer = read_footer(remote, size, version)
+            if (footer.kind, footer.fingerprint) == (kind, shard.fingerprint):
+                return footer
+            what = f"its footer is {footer.fingerprint} and was {shard.fingerprint}"
+        except FooterError as error:
+            what = str(error)
+        if not version or not left:
+            break
+        # The store says that it is the version that was indexed: then what came was damaged on its way.
+        remote.damaged()
+    raise _replaced(remote, what)
 
 
 def _replaced(remote: RemoteObject, what: str) -> DataError:

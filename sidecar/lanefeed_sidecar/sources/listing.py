@@ -48,9 +48,19 @@ def list_shards(uris: Sequence[str], *, base: str | None = None, stores: Stores 
     """
     if not uris:
         raise DataError("data.uri is empty: name at least one file, folder or glob")
+    if stores is not None:
+        return _list(uris, base, stores)
+    own = Stores()
+    try:
+        return _list(uris, base, own)
+    finally:
+        own.close()
+
+
+def _list(uris: Sequence[str], base: str | None, stores: Stores) -> Found:
     paths: list[str] = []
     skipped: list[tuple[str, str]] = []
-    remote = RemoteSource(stores or Stores())
+    remote = RemoteSource(stores)
     for uri in uris:
         source, name = _source(uri, os.path.abspath(base or os.getcwd()), remote)
         found, left = source.list(name)

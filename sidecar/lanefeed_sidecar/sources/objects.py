@@ -20,6 +20,7 @@ KINDS = {
     "throttled": True,  # 429, 503
     "server": True,  # 500, 502, 504
     "short": True,  # the body ended early
+    "damaged": True,  # the right version, and yet not its bytes
     "range": True,  # other bytes than those asked for
     "expired": False,  # credentials that ended: read anew once
     "denied": False,  # 401, 403

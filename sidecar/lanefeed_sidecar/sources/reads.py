@@ -116,7 +116,7 @@ class Reads:
             for (start, length), buffer in zip(ranges, buffers, strict=True)
             for at in range(0, length, size)
         ]
-        if len(parts) <= 1:
+        if len(parts) < 2:
             for start, view in parts:
                 self._part(key, start, view, version)
             return buffers
@@ -133,6 +133,10 @@ class Reads:
     def stat(self, key: str) -> ObjectInfo:
         """One object's size and version."""
         return self.persist(lambda: self.store.stat(key))
+
+    def count(self, kind: str) -> None:
+        """A read failed in a way that only its reader sees."""
+        self._counters.failure(kind)
 
     # ---- trying again ------------------------------------------------------------------------------------------
 

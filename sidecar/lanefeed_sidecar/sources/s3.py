@@ -158,6 +158,7 @@ class S3Store:
         """See ObjectStore: a new session finds what is in the files and the environment now."""
         with self._lock:
             if self._made < since:
+                self._s3.close()
                 self._s3 = self._connect()
                 self._urls.clear()
         return True

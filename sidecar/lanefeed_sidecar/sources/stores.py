@@ -50,6 +50,10 @@ class RemoteObject:
         """Ranges (start, length) at once. Raises DataError."""
         return self._said(lambda: self._reads.read_all(self.name.key, ranges, version))
 
+    def damaged(self) -> None:
+        """What came is not what it should be, though the store calls it the right version: it is counted."""
+        self._reads.count("damaged")
+
     def _said(self, action: Callable[[], T]) -> T:
         try:
             return action()
@@ -65,10 +69,13 @@ class Stores:
         self._counters, self._settings = counters, settings
         self._lock = threading.Lock()
         self._open: dict[str, Reads] = {}
+        self._closed = False
 
     def reads(self, name: Name) -> Reads:
-        """Reads of the store that holds `name`. Raises ConfigError."""
+        """Reads of the store that holds `name`. Raises ConfigError, DataError after `close`."""
         with self._lock:
+            if self._closed:
+                raise DataError(f"{name} is not read: reading has ended")
             if name.store not in self._open:
                 self._open[name.store] = Reads(open_store(name), self._counters, self._settings)
             return self._open[name.store]
@@ -81,6 +88,7 @@ class Stores:
     def close(self) -> None:
         """Cut all reads and close all stores."""
         with self._lock:
+            self._closed = True
             for reads in self._open.values():
                 reads.close()
             self._open.clear()
