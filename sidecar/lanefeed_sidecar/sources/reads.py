@@ -4,6 +4,7 @@ Called by readers and the indexer. The policies are `pace` and `hedge`; here are
 read ends with its bytes, or with an error that says what the store said and what to do.
 """
 
+import logging
 import os
 import random
 import threading
@@ -23,6 +24,13 @@ from lanefeed_sidecar.sources.pace import Pace
 __all__ = ["Counters", "NoCounters", "Reads", "Settings", "from_environment"]
 
 T = TypeVar("T")
+
+log = logging.getLogger(__name__)
+
+#: Failures with which a store shows that it is there.
+_ANSWERS = ("throttled", "server", "short", "range", "denied", "missing", "expired", "changed")
+#: Failures are logged at most so often.
+_SAY_SECONDS = 30.0
 
 #: A server that sends wrong ranges does so for ever; it gets so many tries.
 _WRONG_RANGES = 6
@@ -58,6 +66,8 @@ class Settings:
     part: int = 4 << 20
     #: Seconds that a read tries before it is an error: an outage of this length is survived.
     patience: float = 300.0
+    #: The same for a store that has never answered: its name is probably wrong.
+    first: float = 20.0
     #: Seconds that new credentials may come later than the old ones end.
     grace: float = 20.0
     base: float = 0.1
@@ -96,6 +106,8 @@ class Reads:
         self._pace = Pace(self.settings.requests, rng)
         self._hedge = Hedge()
         self._closed = False
+        self._answered = False
+        self._said_at = -_SAY_SECONDS
         # Tries that are being cut take a thread for a moment longer.
         self._pool = ThreadPoolExecutor(self.settings.requests + 8, thread_name_prefix="read")
         self._attempts: set[Attempt] = set()
@@ -164,6 +176,7 @@ class Reads:
                     waited = f"{failed}; tried {tries} times in {self._clock() - began:.0f} s"
                     raise ReadFailed(failed.kind, waited) from failed
                 self._counters.add(remote_retries=1)
+                self._say(failed)
                 self._sleep(pause)
             except BaseException:
                 self._leave(start, ReadFailed("refused", ""))
@@ -178,7 +191,18 @@ class Reads:
             # What writes the new ones may be a little late.
             self._counters.add(remote_credentials=1)
             return min(self.settings.patience, self.settings.grace)
-        return self.settings.patience if KINDS[failed.kind] else 0.0
+        if not KINDS[failed.kind]:
+            return 0.0
+        return self.settings.patience if self._answered else min(self.settings.patience, self.settings.first)
+
+    def _say(self, failed: ReadFailed) -> None:
+        """A line now and then while reads fail and are made again."""
+        now = self._clock()
+        with self._changed:
+            if now - self._said_at < _SAY_SECONDS:
+                return
+            self._said_at = now
+        log.warning("%s: %s (%s); reads are tried again", self.store.place, failed, failed.kind)
 
     def _enter(self, began: float, last: ReadFailed | None) -> None:
         """Wait for a place among the requests; no longer than patience."""
@@ -197,6 +221,7 @@ class Reads:
         if failed and kind != "cancelled":
             self._counters.failure(kind)
         with self._changed:
+            self._answered = self._answered or failed is None or kind in _ANSWERS
             self._pace.ended(start, self._clock(), kind, failed.retry_after if failed else 0.0)
             self._changed.notify_all()
 

@@ -5,6 +5,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
@@ -226,3 +227,27 @@ def test_a_wrong_byte_is_caught(s3: S3Server, manifest: Manifest, monkeypatch: p
         proxy.plan = lambda seen: "flip" if seen.range.startswith("bytes=4-") else ""
         with reading(manifest) as (engine, slot, _), pytest.raises(DataError, match="CRC checksum verification failed"):
             drain(engine, 0, slot, Reader(engine, 1))
+
+
+def test_a_restart_reads_the_decoded_cache_and_not_the_store(
+    s3: S3Server, manifest: Manifest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """What was decoded once is on the local disk: later epochs and restarts need no store, not even a living one."""
+    cache = {"cache_dir": str(tmp_path / "cache"), "cache_bytes": 1 << 30}
+    with FaultProxy(s3.port) as proxy:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", proxy.url)
+        for _ in range(3):
+            with reading(manifest, **cache) as (engine, slot, stats):
+                assert drain(engine, 0, slot, Reader(engine, 1)) == engine.total_steps
+                groups = sum(len(shard.row_groups) for shard in manifest.shards)
+                end = time.monotonic() + 10
+                while len(list(tmp_path.glob("cache/*/*"))) < groups and time.monotonic() < end:
+                    time.sleep(0.05)
+            if not stats.snapshot().counts.get("remote_requests"):
+                break
+        asked = len(proxy.log)
+        proxy.down = True
+        with reading(manifest, **cache) as (engine, slot, stats):
+            assert drain(engine, 0, slot, Reader(engine, 1)) == engine.total_steps
+        assert stats.snapshot().counts["disk_cache_hits"] > 0
+        assert len(proxy.log) == asked
