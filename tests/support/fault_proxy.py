@@ -208,7 +208,9 @@ class _Handler(http.server.BaseHTTPRequestHandler):
     def _forward(self, fault: str) -> None:
         size = int(self.headers.get("Content-Length") or 0)
         body = self.rfile.read(size) if size else None
-        headers = {k: v for k, v in self.headers.items() if k.lower() not in ("connection", "transfer-encoding")}
+        headers = {k.title(): v for k, v in self.headers.items()}
+        for name in ("Connection", "Transfer-Encoding"):
+            headers.pop(name, None)
         if fault == "whole":
             headers.pop("Range", None)
         if fault == "range" and "Range" in headers:
