@@ -10,7 +10,7 @@ import random
 import threading
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, CancelledError, Future, wait
 from dataclasses import dataclass, replace
 from typing import Protocol, TypeVar
 
@@ -20,6 +20,7 @@ from lanefeed_sidecar.errors import ConfigError
 from lanefeed_sidecar.sources.hedge import Hedge
 from lanefeed_sidecar.sources.objects import KINDS, Attempt, ObjectInfo, ObjectStore, ReadFailed
 from lanefeed_sidecar.sources.pace import Pace
+from lanefeed_sidecar.sources.pool import DaemonPool
 
 __all__ = ["Counters", "NoCounters", "Reads", "Settings", "from_environment"]
 
@@ -109,7 +110,7 @@ class Reads:
         self._answered = False
         self._said_at = -_SAY_SECONDS
         # Tries that are being cut take a thread for a moment longer.
-        self._pool = ThreadPoolExecutor(self.settings.requests + 8, thread_name_prefix="read")
+        self._pool = DaemonPool(self.settings.requests + 8, "read")
         self._attempts: set[Attempt] = set()
 
     def read(self, key: str, start: int, length: int, version: str = "") -> memoryview:
@@ -178,6 +179,9 @@ class Reads:
                 self._counters.add(remote_retries=1)
                 self._say(failed)
                 self._sleep(pause)
+            except CancelledError:
+                self._leave(start, ReadFailed("cancelled", ""))
+                raise ReadFailed("cancelled", "reading has ended") from None
             except BaseException:
                 self._leave(start, ReadFailed("refused", ""))
                 raise
@@ -295,7 +299,7 @@ class Reads:
             self._changed.notify_all()
         for attempt in attempts:
             attempt.cancel()
-        self._pool.shutdown(wait=False, cancel_futures=True)
+        self._pool.close()
         self.store.close()
 
 

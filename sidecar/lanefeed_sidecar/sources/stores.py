@@ -9,12 +9,9 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from lanefeed_sidecar.errors import ConfigError, DataError
-from lanefeed_sidecar.sources.arrowfs import ArrowStore
-from lanefeed_sidecar.sources.http import HttpStore
 from lanefeed_sidecar.sources.names import Name, parse
 from lanefeed_sidecar.sources.objects import ObjectInfo, ObjectStore, ReadFailed
 from lanefeed_sidecar.sources.reads import Counters, Reads, Settings
-from lanefeed_sidecar.sources.s3 import S3Store
 
 __all__ = ["RemoteObject", "Stores", "explain", "open_store"]
 
@@ -26,9 +23,18 @@ def open_store(name: Name) -> ObjectStore:
     """The store that holds `name`. Raises ConfigError where it cannot be had."""
     if not name.authority and name.scheme in ("s3", "http", "https", "gs", "abfs"):
         raise ConfigError(f"data.uri {name} names no bucket or host: it should look like {name.scheme}://bucket/folder")
+    # Only when they are needed: what they import takes longer than a sidecar of local data takes to start.
     if name.scheme == "s3":
+        from lanefeed_sidecar.sources.s3 import S3Store
+
         return S3Store(name)
-    return HttpStore(name) if name.scheme in ("http", "https") else ArrowStore(name)
+    if name.scheme in ("http", "https"):
+        from lanefeed_sidecar.sources.http import HttpStore
+
+        return HttpStore(name)
+    from lanefeed_sidecar.sources.arrowfs import ArrowStore
+
+    return ArrowStore(name)
 
 
 class RemoteObject:

@@ -53,8 +53,8 @@ def test_through_fsspec(tmp_path: Path) -> None:
 
 def test_arrow_files(s3: S3Server, tmp_path: Path) -> None:
     local = write_shards(tmp_path / "d", [(90, 30), (41, 20)], kind="arrow")
-    s3.put_folder(tmp_path / "d", "arrow")
-    manifest = build_manifest(["s3://data/arrow"]).manifest
+    s3.put_folder(tmp_path / "d", "arrow", bucket="forms")
+    manifest = build_manifest(["s3://forms/arrow"]).manifest
     assert manifest.digest == local.digest
     exact(manifest)
 

@@ -107,10 +107,10 @@ def test_a_server_that_is_not_there(s3: S3Server, monkeypatch: pytest.MonkeyPatc
 
 def test_a_damaged_object_is_set_aside_by_policy(s3: S3Server, tmp_path: Path) -> None:
     (tmp_path / "bad.parquet").write_bytes(b"PAR1 and no more of it")
-    s3.put_folder(tmp_path, "mixed")
-    uris = ["s3://data/mixed", "s3://data/train/000.parquet"]
-    with pytest.raises(DataError, match=r"s3://data/mixed/bad\.parquet \(22 bytes\) cannot be read: it does not end"):
+    s3.put_folder(tmp_path, "mixed", bucket="bad")
+    uris = ["s3://bad/mixed", "s3://data/train/000.parquet"]
+    with pytest.raises(DataError, match=r"s3://bad/mixed/bad\.parquet \(22 bytes\) cannot be read: it does not end"):
         build_manifest(uris)
     made = build_manifest(uris, on_corrupt="Quarantine").manifest
-    assert [path for path, _ in made.quarantined] == ["mixed/bad.parquet"]
-    assert [s.path for s in made.shards] == ["train/000.parquet"]
+    assert [path for path, _ in made.quarantined] == ["s3://bad/mixed/bad.parquet"]
+    assert [s.path for s in made.shards] == ["s3://data/train/000.parquet"]
