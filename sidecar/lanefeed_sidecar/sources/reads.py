@@ -240,10 +240,8 @@ class Reads:
         if not self.settings.hedge:
             self._try(key, start, view, version, Attempt())
             return
-        with self._changed:
-            patience = self._hedge.after(len(view))
         first = self._submit(key, start, view, version)
-        if wait([first[0]], timeout=patience).done or not self._may_hedge():
+        if not self._is_stuck(first[0], len(view)):
             first[0].result()
             return
         # Into memory of its own: the first may still write.
@@ -266,9 +264,19 @@ class Reads:
             view[:] = spare
             self._counters.add(remote_hedges_won=1)
 
-    def _may_hedge(self) -> bool:
+    def _is_stuck(self, read: "Future[None]", size: int) -> bool:
+        """Whether to send a second request; waits until that is known, or the read has ended."""
         with self._changed:
-            return not self._closed and self._hedge.take()
+            slow, hangs = self._hedge.after(size), self._hedge.urgent(size)
+        if wait([read], timeout=slow).done:
+            return False
+        if self._may_hedge(urgent=False):
+            return True
+        return not wait([read], timeout=hangs - slow).done and self._may_hedge(urgent=True)
+
+    def _may_hedge(self, *, urgent: bool) -> bool:
+        with self._changed:
+            return not self._closed and self._hedge.take(urgent=urgent)
 
     def _submit(self, key: str, start: int, view: memoryview, version: str) -> "tuple[Future[None], Attempt]":
         attempt = Attempt()

@@ -132,7 +132,7 @@ def test_a_stuck_read_is_hedged(s3: S3Server, manifest: Manifest, monkeypatch: p
     for hedge in (True, False):
         count = iter(range(10_000))
         plan = lambda seen, count=count: "silent" if seen.range and next(count) == 12 else ""  # noqa: E731
-        with FaultProxy(s3.port, plan=plan, hang=8) as proxy:
+        with FaultProxy(s3.port, plan=plan, hang=10) as proxy:
             monkeypatch.setenv("AWS_ENDPOINT_URL", proxy.url)
             monkeypatch.setenv("LANEFEED_READ_HEDGE", str(int(hedge)))
             with reading(manifest) as (engine, slot, stats):
@@ -140,8 +140,8 @@ def test_a_stuck_read_is_hedged(s3: S3Server, manifest: Manifest, monkeypatch: p
                 counts = stats.snapshot().counts
             assert counts.get("remote_hedges", 0) >= int(hedge)
             # A few percent of extra requests, and what is there at the start.
-            assert counts.get("remote_hedges", 0) <= 2 + 0.05 * counts["remote_requests"]
-    assert waits[False] > 5
+            assert counts.get("remote_hedges", 0) <= 6 + 0.07 * counts["remote_requests"]
+    assert waits[False] > 6
     assert waits[True] < waits[False] / 2
 
 

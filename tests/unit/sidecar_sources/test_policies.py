@@ -95,6 +95,18 @@ def test_hedges_are_a_few_percent() -> None:
     assert 40 <= sent <= 53
 
 
+def test_a_read_that_hangs_is_hedged_though_slow_ones_have_spent_the_allowance() -> None:
+    hedge = Hedge()
+    while hedge.take():
+        pass
+    assert hedge.urgent(64) > hedge.after(64)
+    assert [hedge.take(urgent=True) for _ in range(5)] == [True] * 4 + [False]
+    for _ in range(1000):
+        hedge.took(64, 0.1)
+    sent = sum(hedge.take(urgent=True) for _ in range(100))
+    assert sent == 6
+
+
 @pytest.mark.parametrize(
     ("root", "path", "whole"),
     [
