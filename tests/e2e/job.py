@@ -148,7 +148,7 @@ class Job:
     def apply(self) -> "Job":
         """`kubectl apply`, once its volume is bound: a pod that waits for one is an event of its own."""
         path = f"/api/v1/namespaces/{self.namespace}/persistentvolumeclaims/shared"
-        wait(lambda: self.cluster.get(path)["status"]["phase"] == "Bound", 30, f"the volume of {self.name}")
+        wait(lambda: self.cluster.get(path)["status"]["phase"] == "Bound", 60, f"the volume of {self.name}")
         self.cluster.apply(self.manifest())
         self.timeline.append((time.time(), "applied"))
         return self
