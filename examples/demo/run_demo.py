@@ -105,10 +105,10 @@ class Demo:
     def pods(self, index: int) -> list[int]:
         """Pids of everything that belongs to the living pod with this index."""
         uids = {
-            environment(pid).get("LANEFEED_POD_UID", "")
+            environment(pid).get("LANEFEED_LOCAL_POD_UID", "")
             for pid in marked(LANEFEED_JOB="demo", LANEFEED_POD_INDEX=str(index))
         }
-        return [pid for uid in uids if uid for pid in marked(LANEFEED_POD_UID=uid)]
+        return [pid for uid in uids if uid for pid in marked(LANEFEED_LOCAL_POD_UID=uid)]
 
     def kill_trainer(self) -> None:
         """SIGKILL one rank's process."""

@@ -1,7 +1,7 @@
 """Processes of this machine, told apart by pid with start time, and by marks in their environment.
 
-Every process of a pod carries `LANEFEED_POD_UID` from birth, so that the leftovers of a supervisor that got SIGKILL can
-be found and ended. Linux only (/proc).
+Every process of a pod carries `LANEFEED_LOCAL_POD_UID` from birth, so that the leftovers of a supervisor that got
+SIGKILL can be found and ended. Linux only (/proc).
 """
 
 import ctypes
@@ -25,10 +25,10 @@ __all__ = [
     "start_time",
 ]
 
-#: Mark of every process of one pod: the pod's UID.
-POD_MARK = "LANEFEED_POD_UID"
+#: Mark of every process of one pod: the pod's UID. Not the name that says that a kubelet runs the process.
+POD_MARK = "LANEFEED_LOCAL_POD_UID"
 #: Mark of every process of one job.
-JOB_UID_MARK = "LANEFEED_JOB_UID"
+JOB_UID_MARK = "LANEFEED_LOCAL_JOB_UID"
 #: Which container of the pod a process belongs to: "trainer" or "sidecar"; the supervisor has none.
 CONTAINER_MARK = "LANEFEED_CONTAINER"
 

@@ -171,6 +171,10 @@ class Fetch:
         upcoming = self._store.upcoming(_LOOK)
         self._sweep(set(upcoming) | self._store.decoding())
         for group in upcoming:
+            if self._state.get(group) == _TAKEN:
+                # It was decoded for the windows of that time, and is wanted by others: it is fetched once more.
+                self._held -= self._cost.pop(group)
+                del self._state[group]
             if group in self._state:
                 continue
             if not self._store.needs_fetch(group):

@@ -40,7 +40,7 @@ def clean(pod: RunningPod) -> None:
 
 
 def test_a_trainer_that_exits_0_succeeds_and_nothing_is_left(start: Start) -> None:
-    code = "import os,sys; d=os.environ['WHERE']; open(d,'w').write(os.environ['LANEFEED_POD_UID']); sys.exit(0)"
+    code = "import os,sys; d=os.environ['WHERE']; open(d,'w').write(os.environ['LANEFEED_LOCAL_POD_UID']); sys.exit(0)"
     pod = start([sys.executable, "-c", code], env={"WHERE": "seen"})
     state = pod.end()
     assert (state.phase, state.exit_code, state.reason) == ("Succeeded", 0, poddoc.COMPLETED)
