@@ -158,9 +158,16 @@ class Training:
         raise AssertionError(f"it ended before step {step}: {self.process.communicate()[1]}")
 
     def end(self, number: int) -> None:
-        """Signal it and wait."""
-        self.process.send_signal(number)
-        self.process.communicate(timeout=20)
+        """Signal it and wait; again after a while, as a person would: Python loses a Ctrl-C that meets a finalizer."""
+        for left in (2, 1, 0):
+            self.process.send_signal(number)
+            try:
+                self.process.communicate(timeout=20)
+                return
+            except subprocess.TimeoutExpired:
+                if not left:
+                    self.process.kill()
+                    raise
 
     def result(self) -> list[list[int]]:
         """What its model has seen, as its checkpoints say."""

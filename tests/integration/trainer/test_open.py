@@ -292,7 +292,7 @@ def test_ctrl_c_is_clean(tmp_path: Path, shm_root: Path) -> None:
         process.send_signal(signal.SIGINT)
         began = time.monotonic()
         _, said = process.communicate(timeout=20)
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 15
     assert process.returncode != 0
     assert said.strip().endswith("KeyboardInterrupt")
     assert "Exception ignored" not in said
