@@ -17,7 +17,7 @@ from lanefeed_sidecar.errors import DataError
 from lanefeed_sidecar.formats.chunk import Chunk, ChunkColumn
 from lanefeed_sidecar.formats.convert import Converter, ConvertError, convert, converter
 from lanefeed_sidecar.formats.identity import REMEDY, check_content, check_identity
-from lanefeed_sidecar.formats.whole_lists import ReadAt, WholeLists, local_reads
+from lanefeed_sidecar.formats.whole_lists import ReadAt, WholeLists
 from lanefeed_sidecar.sources.names import is_remote, join
 
 __all__ = ["DECODE_ERRORS", "ArrowReader", "ParquetReader", "ShardReader", "open_shard"]
@@ -147,8 +147,7 @@ class ParquetReader:
         # Leaves are selected by path, which for "a.b" is one field of a struct; None reads all without a look-up.
         everything = len(columns) == len(self._file.schema_arrow) and all("." not in c.name for c in columns)
         self._names = None if everything else [c.name for c in columns]
-        read_at, self._close_reads = (reads, lambda: None) if reads else local_reads(path)
-        self._lists = WholeLists(self._file, columns, read_at)
+        self._lists = WholeLists(self._file, columns, path, reads)
 
     def read(self, row_group: int) -> Chunk:
         """See ShardReader."""
@@ -198,7 +197,7 @@ class ParquetReader:
     def close(self) -> None:
         """See ShardReader."""
         self._file.close()
-        self._close_reads()
+        self._lists.close()
 
 
 class ArrowReader:

@@ -22,7 +22,7 @@ from lanefeed_sidecar.formats import compact as c
 from lanefeed_sidecar.formats import levels
 from lanefeed_sidecar.formats.chunk import FixedChunk
 
-__all__ = ["ReadAt", "WholeLists", "local_reads"]
+__all__ = ["ReadAt", "WholeLists"]
 
 #: Fill a writable buffer from an offset of the file; the bytes that came.
 ReadAt = Callable[[int, memoryview], int]
@@ -44,12 +44,6 @@ _SLACK_BYTES = 1 << 20
 
 class _Ordinary(Exception):
     """This row group is to be read in the ordinary way."""
-
-
-def local_reads(path: str) -> tuple[ReadAt, Callable[[], None]]:
-    """(reads of a local file, its close). Raises OSError."""
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    return lambda at, into: os.preadv(fd, [into], at), lambda: os.close(fd)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,11 +75,24 @@ class _Pages:
 class WholeLists:
     """Reads the columns of one file that can be read so. Used by one thread."""
 
-    def __init__(self, file: pq.ParquetFile, columns: tuple[Column, ...], read_at: ReadAt) -> None:
-        """Looks at the file's schema only."""
-        self._file, self._read_at = file, read_at
+    def __init__(
+        self, file: pq.ParquetFile, columns: tuple[Column, ...], path: str, reads: ReadAt | None = None
+    ) -> None:
+        """`reads`: of a file that is not local. A local one is opened once more, if it has such columns: OSError."""
+        self._file = file
         self._leaves = {column.name: leaf for column in columns if (leaf := _leaf(file, column)) is not None}
+        self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC) if self._leaves and reads is None else -1
+        self._read_at = reads or self._read_local
         self._raw, self._joined = bytearray(), bytearray()
+
+    def _read_local(self, at: int, into: memoryview) -> int:
+        return os.preadv(self._fd, [into], at)
+
+    def close(self) -> None:
+        """Close what was opened here; chunks that were read stay valid."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
 
     @property
     def names(self) -> frozenset[str]:
