@@ -10,7 +10,7 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from itertools import islice
 
 from lanefeed_core.layout import Column
@@ -57,22 +57,11 @@ class AheadStore(Store):
 
     def upcoming(self, count: int) -> list[RowGroupKey]:
         """Row groups that open windows wait for and nobody decodes yet, in the order of need. The lock is held."""
-        return list(islice(self._candidates(), count))
+        return list(islice(dict.fromkeys(self._candidates()), count))
 
     def decoding(self) -> set[RowGroupKey]:
         """Row groups in the hands of decode threads. The lock is held."""
         return self._busy
-
-    def _candidates(self) -> Iterator[RowGroupKey]:
-        seen = set()
-        for _, need in self._order:
-            window = self._windows.get(need.key)
-            if window is None or window.whole or window.error:
-                continue
-            for group in window.pieces:
-                if group in window.waiting and group not in self._busy and group not in seen:
-                    seen.add(group)
-                    yield group
 
     def _choose(self) -> Task | None:
         waits = False

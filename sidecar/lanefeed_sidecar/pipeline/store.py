@@ -9,7 +9,7 @@ opened whatever it says, at the cost of windows that are needed later, or nothin
 import math
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from lanefeed_core.lanes import Lanes
@@ -78,7 +78,7 @@ class Store:
         self._waiting: dict[RowGroupKey, list[Window]] = {}
         #: (steps until it is needed, need), nearest first.
         self._order: list[tuple[int, WindowNeed]] = []
-        #: (epoch, lane) -> line rows of the lane that follow its open windows; see `_later`.
+        #: (epoch, lane) -> line rows of the lane that follow its open windows; see `_wanted`.
         self._fronts: dict[tuple[int, int], tuple[int, int]] = {}
         self._recompute_at: dict[int, int] = {}
         self._busy: set[RowGroupKey] = set()
@@ -249,15 +249,16 @@ class Store:
         with self.changed:
             return dict(self._kept)
 
-    def _choose(self) -> Task | None:
+    def _candidates(self) -> Iterator[RowGroupKey]:
+        """Row groups that open windows wait for and nobody decodes yet, in the order of need; some come twice."""
         for _, need in self._order:
             window = self._windows.get(need.key)
-            if window is None or window.whole or window.error:
-                continue
-            for group in window.pieces:
-                if group in window.waiting and group not in self._busy:
-                    return self._make_task(group)
-        return None
+            if window is not None and not (window.whole or window.error):
+                yield from (g for g in window.pieces if g in window.waiting and g not in self._busy)
+
+    def _choose(self) -> Task | None:
+        group = next(self._candidates(), None)
+        return None if group is None else self._make_task(group)
 
     def _make_task(self, group: RowGroupKey) -> Task | None:
         chunk = self._kept.get(group)
