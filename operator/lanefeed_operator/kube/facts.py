@@ -76,9 +76,10 @@ class PodFacts(Ours):
 
 @dataclass(frozen=True, slots=True)
 class NodeFacts(Facts):
-    """Of a node. `lost_since`: it has not been heard of since then."""
+    """Of a node. `lost_since`: it was marked as not ready then; `heard_since`: as ready. A new one has neither."""
 
     lost_since: float | None
+    heard_since: float | None = None
 
 
 def seconds(text: str | None) -> float | None:
@@ -128,9 +129,10 @@ def _shared(state: PodState) -> PodState:
 def node_facts(raw: Object) -> NodeFacts:
     """Of a raw Node."""
     ready = next((x for x in (raw.get("status") or {}).get("conditions") or () if x.get("type") == "Ready"), None)
-    lost = ready is not None and ready.get("status") != "True"
-    since = seconds(ready.get("lastTransitionTime")) if lost and ready else None
-    return NodeFacts(**_meta(raw), lost_since=(since or 0.0) if lost else None)
+    if ready is None:
+        return NodeFacts(**_meta(raw), lost_since=None)
+    since, heard = seconds(ready.get("lastTransitionTime")) or 0.0, ready.get("status") == "True"
+    return NodeFacts(**_meta(raw), lost_since=None if heard else since, heard_since=since if heard else None)
 
 
 def _meta(raw: Object) -> dict[str, Any]:

@@ -11,12 +11,13 @@ heartbeat of a node or a repeated event gives none.
 import json
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
 from lanefeed_operator.kube.api import JOBS, NODES, PODS, STJS, Kind, Object
 from lanefeed_operator.kube.facts import Facts, JobFacts, NodeFacts, Ours, PodFacts, job_facts, node_facts, pod_facts
+from lanefeed_operator.kube.silence import lost_nodes
 
 __all__ = ["JobKey", "StjFacts", "View"]
 
@@ -67,6 +68,8 @@ class View:
         self._jobs: dict[JobKey, dict[str, JobFacts]] = {}
         self._pods: dict[JobKey, dict[str, PodFacts]] = {}
         self._nodes: dict[str, NodeFacts] = {}
+        #: Names of those that are not ready.
+        self._lost: set[str] = set()
         #: Which job an object was last filed under: labels can change.
         self._filed: dict[tuple[Kind, str, str], JobKey] = {}
         self._stamps: dict[tuple[Kind, str, str], int] = {}
@@ -175,11 +178,11 @@ class View:
             return list(self._pods.get(key, {}).values())
 
     def lost_nodes(self) -> Mapping[str, NodeFacts] | None:
-        """Those that have not been heard of, by name; None where nodes cannot be seen (no right to list them)."""
+        """By name (kube/silence.py says which); None where nodes cannot be seen (no right to list them)."""
         with self._lock:
             if NODES not in self._synced:
                 return None
-            return {name: node for name, node in self._nodes.items() if node.lost_since is not None}
+            return lost_nodes(self._nodes.values())
 
     def count(self, kind: Kind) -> int:
         """Objects of this kind."""
@@ -239,7 +242,8 @@ class View:
             return ((old.namespace, old.name),)
         if kind == NODES:
             del self._nodes[old.name]
-            return tuple(self._on_node(old.name))
+            self._lost.discard(old.name)
+            return self._on_nodes(old.name)
         key = self._unfile(kind, old)
         return (key,) if key is not None else ()
 
@@ -249,14 +253,17 @@ class View:
         if kind == STJS:
             return ((facts.namespace, facts.name),)
         if isinstance(facts, NodeFacts):
-            known = isinstance(old, NodeFacts) and old.lost_since == facts.lost_since
-            return () if known or (old is None and facts.lost_since is None) else tuple(self._on_node(facts.name))
+            self._lost.discard(facts.name)
+            if facts.lost_since is not None:
+                self._lost.add(facts.name)
+            known = old.lost_since == facts.lost_since if isinstance(old, NodeFacts) else not self._lost
+            return () if known else self._on_nodes(facts.name)
         return tuple(dict.fromkeys(key for key in (before, now) if key is not None and key[1]))
 
-    def _on_node(self, name: str) -> Iterator[JobKey]:
-        for key, pods in self._pods.items():
-            if any(pod.node == name for pod in pods.values()):
-                yield key
+    def _on_nodes(self, name: str) -> tuple[JobKey, ...]:
+        """Jobs with pods on this node or on a lost one: whether a node is heard counts for how long others were not."""
+        names = self._lost | {name}
+        return tuple(key for key, pods in self._pods.items() if any(pod.node in names for pod in pods.values()))
 
     def _forget(self, uid: str, version: int) -> None:
         self._gone[uid] = version

@@ -162,13 +162,33 @@ def test_documents_of_plans_that_are_long_over_are_deleted() -> None:
     ]
 
 
+def node(bed: Bed, name: str, ready: str) -> None:
+    """A node, new or as it is from now on."""
+    status = {"conditions": [{"type": "Ready", "status": ready, "lastTransitionTime": bed.store.timestamp()}]}
+    if (NODES, "", name) not in bed.store.objects:
+        bed.store.create(NODES, "", {"metadata": {"name": name}})
+    bed.store.mutate(NODES, "", name, lambda o: o.update(status=status))
+
+
+def test_an_outage_of_the_api_server_loses_no_pod() -> None:
+    """Every node looks lost after it, for longer than nodeLostSeconds, and the kubelets report one after another."""
+    bed, pods = running(elastic={"nodeLostSeconds": 30})
+    for name in ("node1", "node2"):
+        node(bed, name, "Unknown")
+    bed.later(60)
+    node(bed, "node1", "True")
+    bed.later(29)
+    assert bed.status["restarts"]["lost"] == 0
+    node(bed, "node2", "True")
+    bed.later(60)
+    assert bed.status["restarts"]["lost"] == 0
+    assert [bed.store.objects[PODS, NS, pod]["status"]["phase"] for pod in pods] == ["Running", "Running"]
+
+
 def test_a_lost_node_is_fenced_first_and_then_its_pod_is_freed() -> None:
     bed, pods = running(elastic={"nodeLostSeconds": 30})
-    for number in (1, 2):
-        bed.store.create(NODES, "", {"metadata": {"name": f"node{number}"}})
-    since = bed.store.timestamp()
-    lost = {"conditions": [{"type": "Ready", "status": "Unknown", "lastTransitionTime": since}]}
-    bed.store.mutate(NODES, "", "node2", lambda o: o.update(status=lost))
+    node(bed, "node1", "True")
+    node(bed, "node2", "Unknown")
     bed.later(29)
     assert bed.status["restarts"]["lost"] == 0
     order = []
@@ -290,9 +310,8 @@ def test_a_pod_of_a_former_job_on_a_lost_node_does_not_hold_the_name_for_ever() 
     bed, pods = running()
     bed.store.delete(STJS, NS, NAME, uid=bed.uid)
     bed.gone(pods[0])
-    lost = {"conditions": [{"type": "Ready", "status": "Unknown", "lastTransitionTime": bed.store.timestamp()}]}
-    bed.store.create(NODES, "", {"metadata": {"name": "node2"}})
-    bed.store.mutate(NODES, "", "node2", lambda o: o.update(status=lost))
+    node(bed, "node1", "True")
+    node(bed, "node2", "Unknown")
     spec = bed.stj["spec"] | {"elastic": {"nodeLostSeconds": 30}}
     bed.stj = bed.store.create(STJS, NS, {"metadata": {"name": NAME}, "spec": spec})
     bed.run()

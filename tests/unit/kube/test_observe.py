@@ -194,9 +194,9 @@ def test_a_queue_that_changes_completions_too_does_not_change_the_plans_size() -
     assert (seen.replicas, seen.admitted, seen.complete) == (4, 3, False)
 
 
-def node(status: str, since: str = "2026-11-30T10:00:00Z") -> dict[str, Any]:
+def node(status: str, since: str = "2026-11-30T10:00:00Z", name: str = "node1") -> dict[str, Any]:
     ready = {"type": "Ready", "status": status, "lastTransitionTime": since}
-    return {"metadata": {"name": "node1", "uid": "n1"}, "status": {"conditions": [ready]}}
+    return {"metadata": {"name": name, "uid": f"uid of {name}"}, "status": {"conditions": [ready]}}
 
 
 def first(seen: dict[int, Children]) -> Pod:

@@ -4,6 +4,7 @@ import random
 from typing import Any
 
 from lanefeed_operator.kube.api import CONFIG_MAPS, JOBS, NODES, PODS, STJS, Kind
+from lanefeed_operator.kube.facts import seconds
 from lanefeed_operator.runtime.view import View
 from unit.kube.test_observe import job, node, pod
 
@@ -67,10 +68,27 @@ def test_a_node_wakes_the_jobs_that_have_pods_on_it_when_it_is_lost_and_when_it_
     view.synced(NODES)
     assert view.put(NODES, at(1, node("True"))) == ()
     assert view.put(NODES, at(2, node("True", "2026-11-30T11:00:00Z"))) == (), "a heartbeat"
+    assert view.put(NODES, at(1, node("True", name="far"))) == ()
     assert view.put(NODES, at(3, node("Unknown"))) == (KEY,)
     assert list(view.lost_nodes() or ()) == ["node1"]
     assert view.put(NODES, at(4, node("True"))) == (KEY,)
     assert view.lost_nodes() == {}
+
+
+def test_another_node_that_is_heard_again_or_joins_wakes_the_jobs_of_lost_ones() -> None:
+    view = View()
+    view.put(PODS, at(1, pod(0)))
+    view.synced(NODES)
+    for name in ("node1", "far"):
+        view.put(NODES, at(1, node("Unknown", name=name)))
+    assert view.lost_nodes() == {}, "nobody is heard: the control plane was away"
+    assert view.put(NODES, at(2, node("True", "2026-11-30T10:01:00Z", name="far"))) == (KEY,)
+    (lost,) = (view.lost_nodes() or {}).values()
+    assert lost.lost_since == seconds("2026-11-30T10:01:00Z")
+    view.put(NODES, at(3, node("Unknown", name="far")))
+    assert view.put(NODES, at(4, node("True", name="new"))) == (KEY,)
+    view.remove(NODES, at(5, node("Unknown")))
+    assert list(view.lost_nodes() or ()) == ["far"]
 
 
 def test_nodes_that_cannot_be_seen_are_none() -> None:
