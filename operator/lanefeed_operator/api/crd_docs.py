@@ -32,7 +32,8 @@ DOCS = {
     "Elastic.min_replicas": "Fewest pods the job may run with.",
     "Elastic.max_replicas": "Most pods the job may run with. Left out: as many as globalBatchSize allows.",
     "Data.uri": "A file, a folder, a glob such as /data/*.parquet, or a list of them. In a cluster: absolute paths in "
-    "the trainer container, on volumes that it mounts.",
+    "the trainer container, on volumes that it mounts, or a URI of a store, such as s3://bucket/train "
+    "(docs/remote-data.md).",
     "Data.columns": "Columns to deliver, in this order. Left out: all.",
     "Batching.global_batch_size": "Samples of one optimizer step, over all ranks. A multiple of the ranks, unless "
     "`uneven` is Allow.",

@@ -45,7 +45,7 @@ def _reserved(variable: str) -> str:
     return (
         f"({variable} in {listed(rules._RESERVED)} || (("
         + starts
-        + f") && !({variable} in {listed(rules._FOR_USERS)})))"
+        + f") && !{variable}.startsWith('{rules._FOR_USERS_PREFIX}') && !({variable} in {listed(rules._FOR_USERS)})))"
     )
 
 

@@ -12,7 +12,7 @@ from lanefeed_core.slices import World
 from lanefeed_operator.api.spec import API_VERSION, KIND, TRAINER, Boundary, Job, Provider, Spec
 from lanefeed_operator.errors import Problem
 
-__all__ = ["MAX_NAME", "check", "reserved"]
+__all__ = ["MAX_NAME", "check", "reaches_data", "reserved"]
 
 #: `<name>-<plan generation>-<pod index>` must fit a host name of 63.
 MAX_NAME = 45
@@ -24,6 +24,10 @@ _RESERVED = {"RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT", "
 _RESERVED_PREFIXES = ("LANEFEED_", "PET_", "TORCHELASTIC_")
 #: Ours, but for users to set (docs/protocol.md, Environment).
 _FOR_USERS = {"LANEFEED_SHM_ROOT", "LANEFEED_ATTACH_SECONDS"}
+_FOR_USERS_PREFIX = "LANEFEED_READ_"
+#: How a store is reached, and with which keys (docs/remote-data.md).
+_DATA_PREFIXES = ("AWS_", "AZURE_", "GOOGLE_", "HF_", _FOR_USERS_PREFIX)
+_DATA_NAMES = {"HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy", "SSL_CERT_FILE"}
 
 
 def check(job: Job) -> list[Problem]:
@@ -34,9 +38,14 @@ def check(job: Job) -> list[Problem]:
 
 def reserved(name: str) -> bool:
     """Whether an environment variable is the control plane's to set."""
-    if name in _FOR_USERS:
+    if name in _FOR_USERS or name.startswith(_FOR_USERS_PREFIX):
         return False
     return name in _RESERVED or name.startswith(_RESERVED_PREFIXES)
+
+
+def reaches_data(name: str) -> bool:
+    """Whether an environment variable of the trainer says how a store is reached: who reads the data gets it too."""
+    return name in _DATA_NAMES or name.startswith(_DATA_PREFIXES)
 
 
 def _identity(job: Job) -> Iterator[Problem]:

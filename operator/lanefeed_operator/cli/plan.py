@@ -17,6 +17,7 @@ from lanefeed_operator.cli.common import JobArgument, StateDir, console, is_file
 from lanefeed_operator.local import indexer
 from lanefeed_operator.local.admission import read_job, stored_job
 from lanefeed_operator.local.errors import LocalError, UnknownJob
+from lanefeed_operator.local.launch import data_env
 from lanefeed_operator.reconcile.dataset import freeze
 from lanefeed_operator.reconcile.plan_policy import misfit
 from lanefeed_operator.reconcile.plans import info_of, lanes_of, make_plan
@@ -85,7 +86,7 @@ def _simulated(job: Job) -> tuple[Job, Manifest, StreamStatus]:
     """Index the dataset now, as a job's first admission would."""
     with tempfile.TemporaryDirectory(prefix="lanefeed-plan-") as scratch:
         file = Path(scratch) / "manifest.bin"
-        indexer.index(indexer.arguments(job, file))
+        indexer.index(indexer.arguments(job, file), env=data_env(job))
         manifest = indexer.read_manifest(file)
     return job, manifest, freeze(job, info_of(manifest))
 

@@ -11,7 +11,7 @@ from lanefeed_operator.api.status import Status
 from lanefeed_operator.coordinator.core import Coordinator
 from lanefeed_operator.local import rundir
 from lanefeed_operator.local.children import PodFactory
-from lanefeed_operator.local.launch import trainer_command, trainer_env
+from lanefeed_operator.local.launch import data_env, trainer_command, trainer_env
 from lanefeed_operator.local.plans import PlanFiles, pod_config
 from lanefeed_operator.local.poddoc import PodDoc
 from lanefeed_operator.local.store import FOLDER, JobStore
@@ -111,6 +111,7 @@ class Factory:
             command=trainer_command(host.job.spec.template.trainer, env),
             cwd=str(working_dir(host.job)),
             env=env,
+            sidecar_env=data_env(host.job),
             coordinator=str(host.socket),
             grace_seconds=grace_of(host.job),
         )

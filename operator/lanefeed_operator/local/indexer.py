@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from lanefeed_core.manifest import Manifest
 from lanefeed_operator.api.spec import Job
 from lanefeed_operator.local import procs
 from lanefeed_operator.local.errors import DatasetChanged, LocalError
+from lanefeed_operator.local.launch import data_env
 from lanefeed_operator.local.store import FOLDER
 from lanefeed_operator.reconcile.plans import info_of
 from lanefeed_operator.reconcile.types import ManifestInfo
@@ -69,6 +70,7 @@ class Indexer:
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=errors,
+                env={**os.environ, **data_env(job)},
                 start_new_session=True,
                 # An orphan of a killed runner must not replace a manifest that the next one has frozen. Only a
                 # system call runs between fork and exec.
@@ -97,14 +99,23 @@ class Indexer:
         self._process.wait()
 
 
-def index(options: Sequence[str], *, seconds: float = INDEX_SECONDS) -> dict[str, Any]:
+def index(
+    options: Sequence[str], *, env: Mapping[str, str] | None = None, seconds: float = INDEX_SECONDS
+) -> dict[str, Any]:
     """Run the indexer to its end and return its JSON report. Raises LocalError with its own words.
 
-    One that a signal ended (the machine's memory, a careless kill) says nothing about the data: it is run again.
+    `env` is added to this process's environment. One that a signal ended (the machine's memory, a careless kill) says
+    nothing about the data: it is run again.
     """
     for _ in range(KILLED_TRIES):
         try:
-            done = subprocess.run(command(["--json", *options]), capture_output=True, timeout=seconds, check=False)
+            done = subprocess.run(
+                command(["--json", *options]),
+                capture_output=True,
+                env={**os.environ, **(env or {})},
+                timeout=seconds,
+                check=False,
+            )
         except subprocess.TimeoutExpired:
             raise LocalError(_too_long(seconds)) from None
         if done.returncode >= 0:
@@ -143,7 +154,7 @@ def _reason(stderr: str, code: int) -> str:
 def check_unchanged(job: Job, frozen: Manifest, scratch: Path) -> None:
     """Raise DatasetChanged where the files are no longer those that the job was bound to."""
     try:
-        index(arguments(job, scratch))
+        index(arguments(job, scratch), env=data_env(job))
         now = read_manifest(scratch)
     finally:
         scratch.unlink(missing_ok=True)

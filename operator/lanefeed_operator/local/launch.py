@@ -12,10 +12,11 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from lanefeed_core.wire import ENV_JOB, ENV_PLAN_GENERATION, ENV_POD_INDEX, ENV_RUN_DIR, ENV_WORLD
+from lanefeed_operator.api.rules import reaches_data
 from lanefeed_operator.api.spec import Container, Job
 from lanefeed_operator.local.errors import LocalError
 
-__all__ = ["pod_address", "trainer_command", "trainer_env"]
+__all__ = ["data_env", "pod_address", "trainer_command", "trainer_env"]
 
 _REFERENCE = re.compile(r"\$\$|\$\(([A-Za-z_.-][A-Za-z0-9_.-]*)\)")
 
@@ -73,8 +74,7 @@ def trainer_env(
     env = {key: value for key, value in env.items() if key not in os.environ}
     # `python` and `torchrun` are those of the environment that `lanefeed` was installed in.
     env["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
-    for item in job.spec.template.trainer.env:
-        env[item.name] = expand(item.value or "", env)
+    env = _written(job, env)
     own = {
         ENV_RUN_DIR: str(run_dir),
         ENV_JOB: job.metadata.name,
@@ -84,6 +84,20 @@ def trainer_env(
     }
     torch = torch_env(job, uid=uid, generation=generation, index=index, replicas=replicas, port=port)
     return env | own | torch
+
+
+def data_env(job: Job) -> dict[str, str]:
+    """What sidecar and indexer get of the template's variables, as in a cluster: how stores are reached."""
+    return {key: value for key, value in _written(job, {}).items() if reaches_data(key)}
+
+
+def _written(job: Job, env: Mapping[str, str]) -> dict[str, str]:
+    """`env` and the template's variables; what comes from a Secret is left to the environment that `lanefeed` has."""
+    found = dict(env)
+    for item in job.spec.template.trainer.env:
+        if "valueFrom" not in (item.model_extra or {}):
+            found[item.name] = expand(item.value or "", found)
+    return found
 
 
 def trainer_command(container: Container, env: Mapping[str, str]) -> list[str]:

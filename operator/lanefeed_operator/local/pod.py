@@ -57,7 +57,7 @@ class Supervisor:
             name="sidecar",
             command=[doc.python, "-m", "lanefeed_sidecar", "--config", str(config)],
             cwd=doc.cwd,
-            env=mark,
+            env=doc.sidecar_env | mark,
             log=logs / "sidecar.log",
         )
         self.trainer = Container(

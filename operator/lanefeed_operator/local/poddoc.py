@@ -39,6 +39,8 @@ class PodDoc:
     cwd: str
     #: Environment of the trainer beyond the supervisor's own.
     env: dict[str, str]
+    #: Of the sidecar: how stores are reached.
+    sidecar_env: dict[str, str] = field(default_factory=dict)
     #: Unix socket of the coordinator; while nobody answers there, a finished pod keeps what it has to report.
     coordinator: str
     grace_seconds: float = 10.0

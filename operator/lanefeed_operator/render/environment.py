@@ -4,16 +4,22 @@ torchrun ranks nodes by the text of PET_LOCAL_ADDR. Host names have no leading z
 pod index x ranksPerReplica + LOCAL_RANK. A data rank must be made of those, since a sidecar serves its own ranks only.
 """
 
+import re
+from collections.abc import Mapping
 from typing import Any
 
 from lanefeed_core.plan import Plan
 from lanefeed_core.wire import ENV_JOB, ENV_PLAN_GENERATION, ENV_POD_INDEX, ENV_POD_UID, ENV_RUN_DIR, ENV_WORLD
+from lanefeed_operator.api.rules import reaches_data, reserved
 from lanefeed_operator.api.spec import Job
 from lanefeed_operator.render import constants as c
 from lanefeed_operator.render import names
 from lanefeed_operator.render.settings import Settings
 
-__all__ = ["index_variable", "trainer_variables", "uid_variable"]
+__all__ = ["data_variables", "index_variable", "trainer_variables", "uid_variable"]
+
+#: `$(NAME)` in a value; `$$` is a dollar.
+_REFERENCE = re.compile(r"\$\$|\$\(([^)]+)\)")
 
 
 def index_variable(name: str) -> dict[str, Any]:
@@ -53,3 +59,20 @@ def trainer_variables(job: Job, plan: Plan, settings: Settings) -> list[dict[str
     }
     fixed = [{"name": key, "value": value} for key, value in plain.items()]
     return [index_variable(ENV_POD_INDEX), index_variable("PET_NODE_RANK"), *fixed]
+
+
+def data_variables(trainer: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """What sidecar and indexer get of the trainer's environment: how stores are reached, and with which keys.
+
+    As written (a key stays a reference to its Secret), in the trainer's order, with what values refer to by $(NAME).
+    """
+    written = [item for item in trainer.get("env") or () if not reserved(item["name"])]
+    values = {item["name"]: str(item.get("value") or "") for item in written}
+    wanted: set[str] = set()
+    left = [name for name in values if reaches_data(name)]
+    while left:
+        name = left.pop()
+        if name not in wanted:
+            wanted.add(name)
+            left += [other for other in _REFERENCE.findall(values[name]) if other in values]
+    return [item for item in written if item["name"] in wanted]

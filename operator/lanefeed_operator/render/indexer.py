@@ -6,7 +6,7 @@ from lanefeed_core.wire import ENV_CONTROL_DIR, ENV_COORDINATOR, ENV_JOB_UID
 from lanefeed_operator.api.spec import Job
 from lanefeed_operator.render import constants as c
 from lanefeed_operator.render import names
-from lanefeed_operator.render.environment import uid_variable
+from lanefeed_operator.render.environment import data_variables, uid_variable
 from lanefeed_operator.render.meta import labels, metadata
 from lanefeed_operator.render.security import own_context, pod_context
 from lanefeed_operator.render.settings import Settings
@@ -56,6 +56,7 @@ def indexer(job: Job, settings: Settings) -> dict[str, Any]:
             {"name": ENV_JOB_UID, "value": job.metadata.uid},
             {"name": ENV_COORDINATOR, "value": settings.coordinator},
             {"name": ENV_CONTROL_DIR, "value": c.CONTROL_PATH},
+            *data_variables(trainer),
         ],
         "resources": {
             "requests": {"cpu": settings.sidecar_cpu, "memory": MEMORY},

@@ -8,7 +8,7 @@ from lanefeed_operator.api.quantity import format_bytes, parse_bytes
 from lanefeed_operator.api.spec import Job
 from lanefeed_operator.render import constants as c
 from lanefeed_operator.render import names
-from lanefeed_operator.render.environment import index_variable, uid_variable
+from lanefeed_operator.render.environment import data_variables, index_variable, uid_variable
 from lanefeed_operator.render.errors import RenderError
 from lanefeed_operator.render.security import own_context
 from lanefeed_operator.render.settings import Settings
@@ -40,6 +40,7 @@ def sidecar(
             uid_variable(),
             {"name": ENV_CONTROL_DIR, "value": c.CONTROL_PATH},
             {"name": ENV_FLUSH, "value": str(c.FLUSH_SECONDS - c.END_SECONDS)},
+            *data_variables(trainer),
         ],
         "ports": [{"name": c.METRICS_PORT_NAME, "containerPort": port}],
         # The trainer starts when this one is ready: local readiness, which never waits for peers or the operator.

@@ -32,7 +32,7 @@ class S3Store:
     """One bucket."""
 
     def __init__(self, name: Name) -> None:
-        """Raises ConfigError where botocore is missing, or an option is unknown."""
+        """Raises ConfigError where botocore is missing, an option is unknown, or a setting makes no client."""
         try:
             import botocore.session  # noqa: F401
         except ImportError:
@@ -56,6 +56,7 @@ class S3Store:
         import botocore.session
         from botocore import UNSIGNED
         from botocore.config import Config
+        from botocore.exceptions import BotoCoreError
 
         endpoint = self._options.get("endpoint_override")
         if endpoint and "://" not in endpoint:
@@ -70,8 +71,14 @@ class S3Store:
         self._made = time.monotonic()
         # A session of its own each time: it holds the credentials that it found.
         session = botocore.session.Session()
-        region = self._region or session.get_config_variable("region") or "us-east-1"
-        return session.create_client("s3", region_name=region, endpoint_url=endpoint, config=config)
+        try:
+            region = self._region or session.get_config_variable("region") or "us-east-1"
+            return session.create_client("s3", region_name=region, endpoint_url=endpoint, config=config)
+        except (ValueError, BotoCoreError) as error:
+            raise ConfigError(
+                f"data.uri s3://{self.bucket}: no client can be made of these settings: {error}; check the URI's "
+                "options, AWS_ENDPOINT_URL, AWS_REGION, AWS_PROFILE and the files that they name"
+            ) from None
 
     # ---- listing -----------------------------------------------------------------------------------------------
 
@@ -158,8 +165,12 @@ class S3Store:
         """See ObjectStore: a new session finds what is in the files and the environment now."""
         with self._lock:
             if self._made < since:
+                try:
+                    made = self._connect()
+                except ConfigError:
+                    return True  # a file that is half written: the next try looks again
                 self._s3.close()
-                self._s3 = self._connect()
+                self._s3 = made
                 self._urls.clear()
         return True
 

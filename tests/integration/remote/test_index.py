@@ -98,6 +98,26 @@ def test_no_credentials(s3: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(list_shards(["s3://data/train?anonymous=true"]).paths) == 5
 
 
+@pytest.mark.parametrize(
+    ("name", "value", "text"),
+    [
+        (
+            "AWS_ENDPOINT_URL",
+            "http://$(STORE)",
+            r"Invalid endpoint: http://\$\(STORE\); check the URI's options, AWS_END",
+        ),
+        ("AWS_PROFILE", "nobody", r"The config profile \(nobody\) could not be found; check"),
+        ("AWS_DEFAULT_REGION", "us east", "us east.*doesn't match a supported format.*; check"),
+    ],
+)
+def test_settings_that_make_no_client(
+    s3: S3Server, monkeypatch: pytest.MonkeyPatch, name: str, value: str, text: str
+) -> None:
+    monkeypatch.setenv(name, value)
+    with pytest.raises(ConfigError, match=r"data\.uri s3://data: no client can be made of these settings: .*" + text):
+        list_shards(["s3://data/train"])
+
+
 def test_a_server_that_is_not_there(s3: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LANEFEED_READ_PATIENCE_SECONDS", "1")
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")

@@ -9,7 +9,7 @@ import pytest
 from lanefeed_operator.api.load import load_job
 from lanefeed_operator.local import rundir
 from lanefeed_operator.local.errors import LocalError
-from lanefeed_operator.local.launch import expand, pod_address, trainer_command, trainer_env
+from lanefeed_operator.local.launch import data_env, expand, pod_address, trainer_command, trainer_env
 from lanefeed_operator.local.runfolder import make_run_dir
 from unit.local.test_store import YAML
 
@@ -46,6 +46,15 @@ def test_references_expand_as_in_a_cluster() -> None:
     assert expand("$(A)-$(B) $(C) $$(A) $A", known) == "1-2 $(C) $(A) $A"
     container = load_job(YAML.replace("[python, train.py]", "[sh, -c, '$(A) $$']")).spec.template.trainer
     assert trainer_command(container, known) == ["sh", "-c", "1 $"]
+
+
+def test_sidecar_and_indexer_get_how_stores_are_reached_as_in_a_cluster() -> None:
+    secret = "{name: HF_TOKEN, valueFrom: {secretKeyRef: {name: s, key: k}}}"
+    written = "{name: A, value: h}, {name: AWS_ENDPOINT_URL, value: 'http://$(A)'}, " + secret
+    yaml = YAML.replace("{name: A, value: x}", written)
+    assert data_env(load_job(yaml)) == {"AWS_ENDPOINT_URL": "http://h"}
+    # What a Secret holds in a cluster is here what the user's shell has: it is not hidden by an empty text.
+    assert "HF_TOKEN" not in env(yaml=yaml)
 
 
 def test_a_root_that_is_too_long_for_sockets_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

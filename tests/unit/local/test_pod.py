@@ -68,6 +68,15 @@ def test_a_killed_sidecar_is_restarted_and_the_trainer_never_notices(start: Star
     assert after.sidecar_pid != before.sidecar_pid
 
 
+def test_the_sidecar_is_told_how_stores_are_reached(start: Start) -> None:
+    pod = start(SLEEP, sidecar_env={"AWS_ENDPOINT_URL": "http://here"}, env={"OTHER": "x"})
+    state = pod.until(ready=True)
+    wait_for(lambda: pod.state.trainer_pid)
+    told = Path(f"/proc/{state.sidecar_pid}/environ").read_bytes().split(b"\0")
+    assert b"AWS_ENDPOINT_URL=http://here" in told
+    assert b"OTHER=x" not in told
+
+
 def test_a_sidecar_that_crashes_at_first_is_tried_again(start: Start) -> None:
     pod = start([sys.executable, "-c", ""], sidecar="crash-once")
     state = pod.end()

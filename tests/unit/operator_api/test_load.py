@@ -122,6 +122,7 @@ def test_rules_name_field_value_and_remedy(old: str, new: str, path: str | None,
 
 def test_users_may_set_what_is_theirs() -> None:
     assert not reserved("LANEFEED_SHM_ROOT")
+    assert not reserved("LANEFEED_READ_PATIENCE_SECONDS")
     assert not reserved("MY_RANK")
     assert reserved("LANEFEED_PLAN_GENERATION")
     assert reserved("WORLD_SIZE")

@@ -262,21 +262,6 @@ def test_every_mount_has_its_volume() -> None:
                 assert {m["name"] for m in x["volumeMounts"]} <= set(volumes)
 
 
-def test_the_sidecar_sees_the_trainers_data_read_only_and_nothing_of_its_environment() -> None:
-    mounts = [
-        {"name": "data", "mountPath": "/data", "subPath": "train"},
-        {"name": "data", "mountPath": "/mine", "subPathExpr": "$(MINE)"},
-    ]
-    volumes = [{"name": "data", "persistentVolumeClaim": {"claimName": "d"}}]
-    job = make(pod={"volumes": volumes}, volumeMounts=mounts, env=[{"name": "SECRET", "value": "x"}])
-    for name in ("pods", "indexer"):
-        pod = everything(job)[name]["spec"]["template"]["spec"]
-        own = [*pod.get("initContainers", []), *pod["containers"]][0]
-        assert own["volumeMounts"][0] == {"name": "data", "mountPath": "/data", "subPath": "train", "readOnly": True}
-        assert "/mine" not in {m["mountPath"] for m in own["volumeMounts"]}
-        assert "SECRET" not in {item["name"] for item in own["env"]}
-
-
 # ---- security --------------------------------------------------------------------------------------------------
 
 
