@@ -2,7 +2,8 @@
 
 Applies the CRD, reads `kubectl explain`, has every example and every rendered object dry-run by the server (pods
 against the pod security standard `restricted`), sees wrong manifests and forbidden changes refused in the words of
-`wrong`, and a full status stored as it was written.
+`wrong`, and a full status stored as it was written. PodGroups are dry-run by the definitions of the schedulers that the
+cluster has, else by ours (unit.render.podgroups), which are taken away again.
 Leaves the CRD behind, and no object of it. Not a test of its own: the e2e suite calls it.
 """
 
@@ -18,11 +19,15 @@ sys.path[:0] = [str(ROOT / part) for part in ("operator", "trainer_lib", "tests"
 
 from lanefeed_operator.api import crd  # noqa: E402
 from lanefeed_operator.api.load import load_job  # noqa: E402
+from lanefeed_operator.api.spec import Provider  # noqa: E402
+from lanefeed_operator.render import pod_group  # noqa: E402
 from unit.crd.statuses import full_status  # noqa: E402
 from unit.crd.wrong import CHANGES, WRONG, changed, good  # noqa: E402
+from unit.render import podgroups  # noqa: E402
 from unit.render.objects import everything  # noqa: E402
 
 NAMESPACE = "crd-check"
+UID = "0f8fad5b-d9cb-469f-a165-70867728950e"
 FOREIGN = {"managedBy": "lanefeed.dev/nobody"}
 faults: list[str] = []
 
@@ -67,6 +72,7 @@ def main() -> None:
         print(need("explain", "explain", f"stj.{path}", words=("DESCRIPTION",)))
     try:
         _accepted(server_side, dry)
+        _groups(dry)
         _refused()
         _status()
     finally:
@@ -89,7 +95,7 @@ def _accepted(server_side: tuple[str, ...], dry: tuple[str, ...]) -> None:
         stored = need(f"{file}", *dry, "-o", "json", document=given)
         if not faults:
             load_job(stored)  # what the server fills in is what the models say
-        meta = job.metadata.model_copy(update={"namespace": NAMESPACE, "uid": "0f8fad5b-d9cb-469f-a165-70867728950e"})
+        meta = job.metadata.model_copy(update={"namespace": NAMESPACE, "uid": UID})
         for name, made in everything(job.model_copy(update={"metadata": meta})).items():
             need(f"{file.name} {name}", *dry, document=made)
             if made["kind"] == "Job":
@@ -104,6 +110,34 @@ def _accepted(server_side: tuple[str, ...], dry: tuple[str, ...]) -> None:
     need("scale back", "scale", "stj/good", "--replicas=2", "-n", NAMESPACE, words=("scaled",))
     need("scale wrong", "scale", "stj/good", "--replicas=3", "-n", NAMESPACE, words=("not a multiple",), refused=True)
     print(need("get", "get", "stj", "-n", NAMESPACE, words=("STATE", "REASON", "STALL%", "AGE")))
+
+
+def _groups(dry: tuple[str, ...]) -> None:
+    """A gang of each kind: its PodGroup, and its pods' Job."""
+    for provider in (Provider.VOLCANO, Provider.COSCHEDULING):
+        definition = podgroups.definition(provider)
+        name, own = f"crd/{definition['metadata']['name']}", False
+        if kubectl("get", name)[0]:
+            need(f"{name}", "create", "-f", "-", document=definition)
+            own = True
+        try:
+            need(f"{name} wait", "wait", "--for=condition=established", "--timeout=30s", name)
+            deadline = time.monotonic() + 30
+            while kubectl("get", definition["metadata"]["name"], "-n", NAMESPACE)[0] and time.monotonic() < deadline:
+                time.sleep(0.2)
+            job = load_job(
+                json.dumps(good() | {"spec": good()["spec"] | {"scheduling": {"gang": {"provider": provider}}}})
+            )
+            meta = job.metadata.model_copy(update={"namespace": NAMESPACE, "uid": UID})
+            pods = everything(job.model_copy(update={"metadata": meta}))["pods"]
+            group = pod_group(job.model_copy(update={"metadata": meta}), pods)
+            need(f"{provider} group", *dry, document=group, words=("serverside-applied",))
+            need(f"{provider} pods", *dry, document=pods)
+            bad = {**(group or {}), "spec": {"minMember": 1, "nobodysField": 1}}
+            need(f"{provider} wrong", *dry, document=bad, words=("nobodysField",), refused=True)
+        finally:
+            if own:
+                kubectl("delete", name, "--timeout=30s")
 
 
 def _refused() -> None:

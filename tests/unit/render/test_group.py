@@ -4,10 +4,11 @@ from typing import Any
 
 import pytest
 
-from lanefeed_operator.api.spec import Job
+from lanefeed_operator.api.spec import Job, Provider
 from lanefeed_operator.render import RenderError, pod_group
 from lanefeed_operator.render import constants as c
 from lanefeed_operator.render.requests import amount, pod_requests, spell
+from unit.render.podgroups import faults
 from unit.render.test_pods import container, make, pods
 
 
@@ -59,6 +60,58 @@ def test_a_smaller_plan_waits_for_no_more_pods_than_it_has() -> None:
     group = pod_group(job, pods(job))
     assert group is not None
     assert group["spec"]["minMember"] == 4
+
+
+def made_group(provider: Provider, **more: Any) -> dict[str, Any]:
+    job = gang(provider.value, **more)
+    group = pod_group(job, pods(job))
+    assert group is not None
+    return group
+
+
+@pytest.mark.parametrize(
+    ("provider", "more"),
+    [
+        (Provider.VOLCANO, {}),
+        (Provider.VOLCANO, {"queue": "gpus", "minAvailable": 2}),
+        (Provider.COSCHEDULING, {}),
+        (Provider.COSCHEDULING, {"timeoutSeconds": 2**31 - 1, "minAvailable": 1}),
+    ],
+)
+def test_the_schedulers_definitions_take_the_groups(provider: Provider, more: dict[str, Any]) -> None:
+    assert faults(provider, made_group(provider, **more)) == []
+
+
+def test_volcano_gets_the_priority_of_the_pods() -> None:
+    job = make({"scheduling": {"gang": {"provider": "Volcano"}}}, pod={"priorityClassName": "high"})
+    group = pod_group(job, pods(job))
+    assert group is not None
+    assert group["spec"]["priorityClassName"] == "high"
+    assert faults(Provider.VOLCANO, group) == []
+    # Coscheduling goes by the pods' own, which are all of one template.
+    job = make({"scheduling": {"gang": {"provider": "Coscheduling"}}}, pod={"priorityClassName": "high"})
+    group = pod_group(job, pods(job))
+    assert group is not None
+    assert faults(Provider.COSCHEDULING, group) == []
+
+
+@pytest.mark.parametrize(
+    ("provider", "key", "value", "said"),
+    [
+        (Provider.VOLCANO, "scheduleTimeoutSeconds", 5, ".spec.scheduleTimeoutSeconds is unknown"),
+        (Provider.COSCHEDULING, "queue", "q", ".spec.queue is unknown"),
+        (Provider.COSCHEDULING, "minMember", 0, ".spec.minMember: 0 is not in 1 to 2147483647"),
+        (Provider.VOLCANO, "minMember", "4", ".spec.minMember: '4' is no integer"),
+        (Provider.VOLCANO, "minResources", {"cpu": "8 cores"}, ".spec.minResources.cpu: '8 cores'"),
+        (Provider.VOLCANO, "minResources", {"cpu": 1.5}, ".spec.minResources.cpu: 1.5"),
+    ],
+)
+def test_the_definitions_bite(provider: Provider, key: str, value: Any, said: str) -> None:
+    group = made_group(provider)
+    group["spec"][key] = value
+    assert faults(provider, group) == [said]
+    group = made_group(provider) | {"apiVersion": "scheduling.sigs.k8s.io/v1alpha1"}
+    assert faults(provider, group) == [".apiVersion: scheduling.sigs.k8s.io/v1alpha1"]
 
 
 @pytest.mark.parametrize(

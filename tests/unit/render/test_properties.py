@@ -13,6 +13,7 @@ from lanefeed_operator.api.rules import MAX_NAME
 from lanefeed_operator.api.spec import Job, Provider
 from lanefeed_operator.render import constants as c
 from lanefeed_operator.render import names, pod_group
+from unit.render import podgroups
 from unit.render.objects import everything
 from unit.render.restricted import breaks
 from unit.render.strict import faults
@@ -150,6 +151,7 @@ def test_kubernetes_takes_whatever_is_made_of_a_valid_job(job: Job, generation: 
     if group is not None:
         assert 1 <= group["spec"]["minMember"] <= job.spec.replicas
         assert group["metadata"]["name"] == objects["pods"]["metadata"]["name"]
+        assert podgroups.faults(job.spec.scheduling.gang.provider, group) == []
     assert len({(made["kind"], made["metadata"]["name"]) for made in objects.values()}) == len(objects)
 
 
