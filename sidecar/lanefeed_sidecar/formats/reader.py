@@ -14,7 +14,8 @@ import pyarrow.parquet as pq
 from lanefeed_core.layout import Column
 from lanefeed_core.manifest import Manifest
 from lanefeed_sidecar.errors import DataError
-from lanefeed_sidecar.formats.chunk import Chunk, ChunkColumn
+from lanefeed_sidecar.formats.blocks import Blocks
+from lanefeed_sidecar.formats.chunk import Block, Chunk, ChunkColumn, FixedChunk
 from lanefeed_sidecar.formats.convert import Converter, ConvertError, convert, converter
 from lanefeed_sidecar.formats.identity import REMEDY, check_content, check_identity
 from lanefeed_sidecar.formats.whole_lists import ReadAt, WholeLists
@@ -73,9 +74,11 @@ class _Columns:
         for column, (top, child) in zip(columns, self._places, strict=True):
             kind = schema.field(top).type
             self._converters.append(converter(column, kind.field(child).type if child else kind))
+        self._blocks = Blocks(schema, columns)
         self._steps: list[tuple[Column, int, str, Converter]] | None = None
-        #: The names of the tables that the steps are for: not all are read in the same way.
+        #: The names of the tables that the steps are for, and where each is: not all are read in the same way.
         self._steps_of: tuple[str, ...] = ()
+        self._at: dict[str, int] = {}
         self.tops = [name for name in schema.names if any(name == top for top, _ in self._places)]
 
     def chunk(
@@ -85,7 +88,7 @@ class _Columns:
         known = known or {}
         names = tuple(table.schema.names)
         if self._steps is None or self._steps_of != names:
-            at = {name: index for index, name in enumerate(names)}
+            self._at = at = {name: index for index, name in enumerate(names)}
             self._steps = [
                 (column, at.get(top, -1), child, convert_piece)
                 for column, (top, child), convert_piece in zip(
@@ -93,17 +96,30 @@ class _Columns:
                 )
             ]
             self._steps_of = names
-        made = []
-        for column, index, child, convert_piece in self._steps:
+        blocks = self._take_blocks(table, rows)
+        flat = {start + i: values for start, block in blocks.items() for i, values in enumerate(block)}
+        made: list[ChunkColumn] = []
+        for number, (column, index, child, convert_piece) in enumerate(self._steps):
             if column.name in known:
                 made.append(known[column.name])
+                continue
+            if number in flat:
+                made.append(FixedChunk(flat[number]))
                 continue
             array = table.column(index)
             if child:
                 # Flattening a struct gives its own nulls to its fields.
                 array = array.flatten()[array.type.get_field_index(child)]
             made.append(convert(column, convert_piece, array, rows))
-        return Chunk(rows, made)
+        return Chunk(rows, made, blocks)
+
+    def _take_blocks(self, table: pa.Table | pa.RecordBatch, rows: int) -> dict[int, Block]:
+        if isinstance(table, pa.Table):
+            batches = table.to_batches()
+            if len(batches) != 1:
+                return {}
+            table = batches[0]
+        return self._blocks.read(table, self._at) if table.num_rows == rows else {}
 
 
 def _place(schema: pa.Schema, name: str) -> tuple[str, str]:

@@ -21,10 +21,11 @@ from lanefeed_core.layout import SLOT_HEADER_BYTES, Column, aligned, check_batch
 from lanefeed_core.slices import LaneSlice
 from lanefeed_core.stream import PAD
 from lanefeed_sidecar.errors import BatchTooLarge
+from lanefeed_sidecar.formats.chunk import column_runs
 from lanefeed_sidecar.pipeline.frames import Block, EpochSum, FrameMeta
 from lanefeed_sidecar.pipeline.needs import PAD_WINDOW, WindowKey, place
 from lanefeed_sidecar.pipeline.stats import Stats
-from lanefeed_sidecar.pipeline.window import RaggedData, Window, column_runs
+from lanefeed_sidecar.pipeline.window import RaggedData, Window
 
 __all__ = ["Copy", "Shape", "assemble", "frame_copies", "frame_keys"]
 

@@ -13,11 +13,12 @@ from numpy.typing import NDArray
 
 from lanefeed_core.layout import Column
 from lanefeed_sidecar.errors import SidecarError
-from lanefeed_sidecar.formats.chunk import Chunk, FixedChunk, RaggedChunk
-from lanefeed_sidecar.pipeline.needs import WindowKey
+from lanefeed_sidecar.formats.chunk import Chunk, FixedChunk, RaggedChunk, column_runs
+from lanefeed_sidecar.pipeline.needs import PAD_WINDOW, WindowKey
 from lanefeed_sidecar.pipeline.pieces import Piece, RowGroupKey
+from lanefeed_sidecar.pipeline.stacks import Stack, order_of
 
-__all__ = ["BufferPool", "FixedData", "RaggedData", "Window", "column_runs"]
+__all__ = ["BufferPool", "FixedData", "RaggedData", "Window"]
 
 Array = NDArray[np.generic]
 
@@ -83,23 +84,6 @@ def _fresh(dtype: str, shape: tuple[int, ...]) -> Array:
     return raw[skip : skip + nbytes].view(dtype).reshape(shape)
 
 
-def column_runs(columns: tuple[Column, ...]) -> list[range]:
-    """Runs of neighbouring fixed columns of one dtype and shape; any other column is a run of its own.
-
-    A run of several lies in one buffer [columns, rows, *shape], so that a wide table is copied in a few large moves
-    instead of many small ones, each of which costs as much as 10 KB.
-    """
-    runs: list[range] = []
-    for at, column in enumerate(columns):
-        before = columns[at - 1] if at else column
-        joins = not (column.ragged or before.ragged) and (before.dtype, before.shape) == (column.dtype, column.shape)
-        if at and joins:
-            runs[-1] = range(runs[-1].start, at + 1)
-        else:
-            runs.append(range(at, at + 1))
-    return runs
-
-
 @dataclass(slots=True)
 class FixedData:
     """A fixed column of a window: values [rows, *shape]; validity [rows] or None while no null was seen."""
@@ -139,6 +123,12 @@ class Window:
     stacks: dict[int, Array] = field(default_factory=dict)
     lock: threading.Lock = field(default_factory=threading.Lock)
     _buffers: list[Array] = field(default_factory=list)
+    #: Runs of several scalar columns, which come in the order of the line; columns of none, for the rest.
+    _lined: list[Stack] = field(default_factory=list)
+    _single: list[int] = field(default_factory=list)
+    #: Where each row group's rows begin in the window's part of the line.
+    _line: dict[RowGroupKey, int] = field(default_factory=dict)
+    _pool: BufferPool | None = None
 
     @classmethod
     def open(cls, key: WindowKey, pieces: dict[RowGroupKey, Piece], *, rows: int, nbytes: int) -> "Window":
@@ -153,9 +143,12 @@ class Window:
         if self.allocated:
             return
         self.allocated = True
+        self._pool = pool
         size = max(capacity, self.rows)
         for run in column_runs(columns):
             column = columns[run.start]
+            lined = len(run) > 1 and not column.shape and self.key.window != PAD_WINDOW
+            self._single += () if lined else run
             if column.ragged:
                 self.columns.append(RaggedData(np.zeros(0, column.dtype), np.zeros(self.rows + 1, np.int64)))
                 continue
@@ -164,6 +157,12 @@ class Window:
             self.columns += [FixedData(part[: self.rows]) for part in buffer]
             if len(run) > 1:
                 self.stacks[run.start] = buffer
+            if lined:
+                self._lined.append(Stack(run, buffer, self.rows))
+        at = 0
+        for group, piece in self.pieces.items() if self._lined else ():
+            self._line[group] = at
+            at += len(piece.target)
         ids = pool.take("int64", (size,))
         self._buffers.append(ids)
         self.ids = ids[: self.rows]  # type: ignore[assignment]
@@ -187,7 +186,10 @@ class Window:
         source, target = piece
         rows = np.arange(first_row, first_row + chunk.rows, dtype=np.int64)[source]
         self.ids[target] = rows + first_id
-        for data, column in zip(self.columns, chunk.columns, strict=True):
+        for stack in self._lined:
+            self._put(stack, group, chunk, first_row, source, target)
+        for index in self._single:
+            data, column = self.columns[index], chunk.columns[index]
             if isinstance(data, FixedData) and isinstance(column, FixedChunk):
                 _scatter_rows(data.values, target, column.values[source])
                 self._scatter_validity(data, column.validity, source, target)
@@ -197,6 +199,23 @@ class Window:
                     data.pieces.append((target, values, offsets))
                     self.nbytes += values.nbytes
                 self._scatter_validity(data, column.validity, source, target)
+
+    def _put(
+        self,
+        stack: Stack,
+        group: RowGroupKey,
+        chunk: Chunk,
+        first_row: int,
+        source: slice | NDArray[np.int64],
+        target: NDArray[np.int64],
+    ) -> None:
+        first = self.pieces[group].source
+        if not (isinstance(source, slice) and isinstance(first, slice)):
+            raise TypeError(f"window {self.key}: only padding picks single rows")
+        stack.put(chunk, source, self._line[group] + first_row + source.start - first.start, target)
+        if stack.run.start not in chunk.blocks:
+            for index in stack.run:
+                self._scatter_validity(self.columns[index], chunk.columns[index].validity, source, target)
 
     def _scatter_validity(
         self,
@@ -213,11 +232,27 @@ class Window:
             data.validity[target] = validity[source]
 
     def finish(self) -> None:
-        """Put ragged columns into stream order; called once, by the thread that scattered the last piece."""
+        """Put what came in the order of the line into stream order; called once, by the thread of the last piece."""
+        self._shuffle([stack for stack in self._lined if not stack.shuffled])
         for data in self.columns:
             if isinstance(data, RaggedData):
                 _finish_ragged(data, self.rows)
         self._measure()
+
+    def _shuffle(self, stacks: list[Stack]) -> None:
+        if not stacks or self._pool is None:
+            return
+        order = order_of([(self._line[group], piece.target) for group, piece in self.pieces.items()], self.rows)
+        for stack in stacks:
+            buffer = self._pool.take(stack.buffer.dtype.name, stack.buffer.shape)
+            before = stack.shuffle(order, buffer)
+            self._buffers = [buffer if one is before else one for one in self._buffers]
+            self.stacks[stack.run.start] = buffer
+            for index, part in zip(stack.run, buffer, strict=True):
+                data = self.columns[index]
+                if isinstance(data, FixedData):
+                    data.values = part[: self.rows]
+            self._pool.give(before)
 
     def close(self, pool: BufferPool) -> None:
         """Give the buffers back; nobody may read the window any more."""

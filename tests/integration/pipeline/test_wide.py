@@ -1,0 +1,130 @@
+"""Wide tables: columns that go in blocks come out as their rows, whatever pieces, nulls and types lie among them."""
+
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from lanefeed_core.manifest import Manifest
+from lanefeed_core.stream import StreamSpec
+from lanefeed_sidecar.formats import Chunk
+from lanefeed_sidecar.formats.blocks import Blocks
+from lanefeed_sidecar.pipeline import Engine, Stats, stacks
+from support.frames_oracle import Slot, config, until, view
+from support.shards import index, write
+
+#: Every value says which row and column it is of; the last bits make NaNs and -0.0 of some.
+RNG = np.random.default_rng(11)
+ROWS = 700
+COLUMNS: dict[str, np.ndarray] = {
+    **{f"f{c}": RNG.integers(0, 1 << 32, ROWS, np.uint32).view(np.float32) for c in range(6)},
+    **{f"n{c}": RNG.integers(0, 1 << 31, ROWS).astype(np.int32) for c in range(5)},
+    **{f"i{c}": RNG.integers(0, 1 << 62, ROWS) for c in range(4)},
+    "pair0": RNG.integers(0, 9, ROWS).astype(np.int16),
+    "pair1": RNG.integers(0, 9, ROWS).astype(np.int16),
+}
+COLUMNS["f0"][::3] = np.float32(-0.0)
+#: Of one column of a run, and in some row groups only.
+NULLS = {"n2": (np.arange(ROWS) % 13 == 0) & (np.arange(ROWS) < 300)}
+
+
+def shards(folder: Path, kind: str) -> Manifest:
+    arrays = {name: pa.array(v, mask=NULLS.get(name)) for name, v in COLUMNS.items()}
+    table = pa.table(arrays)
+    write(folder / f"a.{kind}", table.slice(0, 410), kind, 100)
+    write(folder / f"b.{kind}", table.slice(410), kind, 33)
+    return index(folder)
+
+
+def read_epoch(manifest: Manifest, window: int, budget: int = 1 << 22) -> None:
+    """Compare one epoch, bit for bit."""
+    spec = StreamSpec(seed=3, global_batch_size=20, lanes=3, window=window, last_batch="Pad")
+    engine = Engine(config(spec, epochs=1, read_ahead_bytes=budget, decode_threads=2), manifest, stats=Stats())
+    slot, step, seen = Slot(engine.slot_bytes), 0, 0
+    engine.start()
+    try:
+        while meta := engine.fill(0, step, slot.bytes, cancelled=until()):
+            ids = view(slot.bytes, meta.ids_offset, "int64", meta.steps, meta.rows)
+            for column, block in zip(engine.columns, meta.blocks, strict=True):
+                got = view(slot.bytes, block.values, column.dtype, meta.steps, meta.rows)
+                want, null = COLUMNS[column.name][ids], NULLS.get(column.name, np.zeros(ROWS, bool))[ids]
+                want[null] = 0
+                assert got.tobytes() == want.tobytes(), f"column {column.name}, step {step}"
+                if block.validity:
+                    valid = view(slot.bytes, block.validity, "bool", meta.steps, meta.rows)
+                    assert (valid == ~null).all(), column.name
+                else:
+                    assert not null.any(), column.name
+            step, seen = step + meta.steps, seen + meta.steps * meta.rows
+            slot.spoil()
+    finally:
+        engine.close()
+    assert seen >= ROWS
+
+
+@pytest.mark.parametrize("kind", ["parquet", "arrow"])
+@pytest.mark.parametrize("window", [1, 16, 33, 50, 64, 1024])
+def test_every_column_is_that_of_its_row(kind: str, window: int, tmp_path: Path) -> None:
+    read_epoch(shards(tmp_path / "d", kind), window)
+
+
+def test_row_groups_that_are_streamed(tmp_path: Path) -> None:
+    folder = tmp_path / "d"
+    write(
+        folder / "a.parquet",
+        pa.table({name: pa.array(v, mask=NULLS.get(name)) for name, v in COLUMNS.items()}),
+        "parquet",
+    )
+    read_epoch(index(folder), 32, budget=60_000)
+
+
+def test_tooth_two_rows_of_a_block_that_are_swapped_are_caught(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = Blocks.read
+
+    def swapped(self: Blocks, *args: object) -> dict[int, np.ndarray]:
+        found = {start: block.copy() for start, block in real(self, *args).items()}  # type: ignore[arg-type]
+        for block in found.values():
+            block[1, :2] = block[1, 1::-1]
+        return found
+
+    monkeypatch.setattr(Blocks, "read", swapped)
+    with pytest.raises(AssertionError, match="column f1"):
+        read_epoch(shards(tmp_path / "d", "parquet"), 64)
+
+
+def test_tooth_one_bit_is_caught(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = Blocks.read
+
+    def flipped(self: Blocks, *args: object) -> dict[int, np.ndarray]:
+        found = {start: block.copy() for start, block in real(self, *args).items()}  # type: ignore[arg-type]
+        for block in found.values():
+            block.view(np.uint8)[3, 5] ^= 1
+        return found
+
+    monkeypatch.setattr(Blocks, "read", flipped)
+    with pytest.raises(AssertionError, match="column f3"):
+        read_epoch(shards(tmp_path / "d", "parquet"), 64)
+
+
+def test_tooth_a_shuffle_that_is_off_by_one_is_caught(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = stacks.order_of
+    for module in (stacks, __import__("lanefeed_sidecar.pipeline.window", fromlist=["order_of"])):
+        monkeypatch.setattr(module, "order_of", lambda pieces, rows: np.roll(real(pieces, rows), 1))
+    with pytest.raises(AssertionError, match="column f0"):
+        read_epoch(shards(tmp_path / "d", "parquet"), 64)
+
+
+def test_blocks_are_made_where_they_can_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The tests above would pass without any: three runs of enough columns, of which one has nulls at first."""
+    found: list[set[int]] = []
+    real = Chunk.__post_init__
+
+    def note(self: Chunk) -> None:
+        real(self)
+        found.append(set(self.blocks))
+
+    monkeypatch.setattr(Chunk, "__post_init__", note)
+    read_epoch(shards(tmp_path / "d", "parquet"), 64)
+    assert {0, 6, 11} in found
+    assert {0, 11} in found
