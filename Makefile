@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: venv demo test test-slow sim check bench bench-quick bench-peers chaos images e2e proto crd clean
+.PHONY: venv demo test test-slow sim check bench bench-quick bench-peers bench-sweeps chaos images e2e proto crd clean
 
 venv: $(STAMP)
 
@@ -42,13 +42,15 @@ check: $(STAMP)
 
 bench: $(STAMP)
 	$(BIN)/python bench/run.py
-	$(BIN)/python -m bench.remote --write
 
 bench-quick: $(STAMP)
 	$(BIN)/python bench/run.py --quick --guard
 
 bench-peers: $(STAMP)
 	$(BIN)/python bench/install_peers.py
+
+bench-sweeps: $(STAMP)
+	$(BIN)/python -m bench.sweeps
 
 chaos: $(STAMP)
 	LANEFEED_CHAOS_KILLS=300 $(BIN)/python -m pytest -s --timeout 7200 tests/chaos

@@ -1,7 +1,8 @@
 """Remote data: the share of a store's bandwidth that reaches batches at 50 ms a request. `python -m bench.remote`.
 
 A real S3 server (moto's) behind a proxy that adds latency and caps the bandwidth of all connections together, each a
-process of its own; the engine reads one epoch through it. `s3_ratio` = bytes of the shards / seconds of the whole
+process of its own; the engine reads one epoch through it. `python -m bench.remote SPAWNED JSON` is a job of
+`bench.run`. `s3_ratio` = bytes of the shards / seconds of the whole
 epoch, its start included / the cap; `s3_unhidden_ratio` is the same with fetching left to the decode threads. Writes
 both into results/latest.json where `--write` is given; to be run on a quiet machine.
 """
@@ -30,7 +31,7 @@ LATENCY_SECONDS = 0.05
 #: Low enough that moto and the proxy, which are Python, are not what limits.
 CAP_MB_S = 40.0
 SHARDS, GROUPS, ROWS, TOKENS = 24, 6, 256, 2048
-ROUNDS = 3
+ROUNDS = 2
 
 
 def _write_shards(folder: Path) -> None:
@@ -109,7 +110,7 @@ def _epoch(manifest: Any, *, ahead: bool) -> tuple[float, int, dict[str, int]]:
             shards.close()
 
 
-def _measure(cap: float) -> dict[str, float]:
+def _measure(cap: float, rounds: int) -> dict[str, float]:
     from lanefeed_sidecar.index import build_manifest
     from support.s3 import s3_server
 
@@ -121,11 +122,15 @@ def _measure(cap: float) -> dict[str, float]:
             endpoint = {"AWS_ENDPOINT_URL": url, "AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test"}
             os.environ.update({**endpoint, "AWS_EC2_METADATA_DISABLED": "true", "AWS_DEFAULT_REGION": "us-east-1"})
             manifest = build_manifest(["s3://data/train"]).manifest
-            for _ in range(ROUNDS):
+            for _ in range(rounds):
                 for key, ahead in (("s3_ratio", True), ("s3_unhidden_ratio", False)):
                     seconds, size, counts = _epoch(manifest, ahead=ahead)
                     found[key].append(size / seconds / cap)
-                    print(f"{key}: {found[key][-1]:.3f} ({size / 1e6:.0f} MB in {seconds:.1f} s, {counts})", flush=True)
+                    print(
+                        f"{key}: {found[key][-1]:.3f} ({size / 1e6:.0f} MB in {seconds:.1f} s, {counts})",
+                        file=sys.stderr,
+                        flush=True,
+                    )
     numbers = {key: round(float(np.median(values)), 3) for key, values in found.items()}
     return numbers | {f"spread.{key}": round(max(values) - min(values), 3) for key, values in found.items()}
 
@@ -135,13 +140,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--serve", nargs=2, default=None)
     parser.add_argument("--cap", type=float, default=CAP_MB_S, help="MB/s")
+    parser.add_argument("--rounds", type=int, default=ROUNDS)
     parser.add_argument("--write", action="store_true")
+    parser.add_argument("job", nargs="*", help="as bench.run starts it: prints a RESULT line")
     args = parser.parse_args()
     if args.serve:
         _serve_proxy(int(args.serve[0]), float(args.serve[1]))
         return
-    numbers = _measure(args.cap * 1e6)
-    print(json.dumps(numbers))
+    numbers = _measure(args.cap * 1e6, args.rounds)
+    print(("RESULT " if args.job else "") + json.dumps(numbers), flush=True)
     if args.write:
         known = json.loads(RESULTS.read_text())
         RESULTS.write_text(json.dumps({**known, **numbers}, indent=1) + "\n")

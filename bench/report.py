@@ -1,6 +1,6 @@
 """Shows results: a table in the terminal, plots as PNG, and the generated part of docs/performance.md."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from bench.results import PEERS
@@ -15,19 +15,41 @@ NAMES = {
     "spdl": "SPDL, arena",
     "sdl": "StatefulDataLoader",
     "torchdl": "DataLoader, whole row groups",
+    "wds": "WebDataset",
+    "mosaic": "MosaicML Streaming",
+    "lit": "LitData",
+    "hf": "HF datasets, mapped",
+    "fkat": "fkat, with our reader",
+}
+#: A peer that may be ahead: why, and what would change it. Shown beside a ratio below 1.
+WHY = {
+    "hf": "it maps Arrow files that somebody decoded before (2.3 times the bytes on disk; no rows are shuffled, only "
+    "runs of a batch). From the decoded cache, which Lanefeed fills by itself, ours is {cache} times as fast",
+    "lit": "it reads chunks that were decoded when they were written, within the training loop; ours decodes. From "
+    "the decoded cache ours is {cache} times as fast",
+    "tdnodes": "its batches are views of a decoded row group: rows are not shuffled, nothing is copied. A shuffle of "
+    "rows costs a copy; from the decoded cache ours is {cache} times as fast",
+    "spdl": "its batches are slices of a decoded row group: rows are not shuffled. A shuffle of rows costs a copy; "
+    "from the decoded cache ours is {cache} times as fast",
 }
 #: (name of a number, what it is, goal in words, whether the value meets it)
 GOALS = {
-    "first_epoch_ratio.W4": ("of pyarrow's decode rate, same threads, shuffle on", ">= 0.9", lambda v: v >= 0.9),
-    "first_epoch_ratio.W2": ("of pyarrow's decode rate, 73 columns", ">= 0.9", lambda v: v >= 0.9),
+    "first_epoch_ratio.W4": ("of pyarrow's decode rate, same threads, shuffle on", ">= 0.95", lambda v: v >= 0.95),
+    "first_epoch_ratio.W2": ("of pyarrow's decode rate, 73 columns", ">= 0.95", lambda v: v >= 0.95),
     "trainer_cpu_us.W4": ("us of trainer CPU in next() per batch", "<= 20", lambda v: v <= 20),
     "trainer_cpu_us.W2": ("us of trainer CPU in next() per batch of 73 columns", "<= 20", lambda v: v <= 20),
-    "stall_percent.busy.W4": ("% waiting, 2 ms steps that hold the GIL", "<= 1", lambda v: v <= 1),
-    "stall_percent.sleep.W4": ("% waiting, 2 ms steps that sleep", "<= 1", lambda v: v <= 1),
+    "stall_percent.busy.W4": ("% waiting, 2 ms steps that hold the GIL", "<= 0.5", lambda v: v <= 0.5),
+    "stall_percent.sleep.W4": ("% waiting, 2 ms steps that sleep", "<= 0.5", lambda v: v <= 0.5),
     "first_batch_s.cold": ("s from open() to the first batch, cold", "<= 1", lambda v: v <= 1),
     "first_batch_s.resume": ("s from open() to the first batch, half an epoch in", "<= 1", lambda v: v <= 1),
+    "first_batch_s.warm": ("s from connect() to the first batch, the sidecar runs", "<= 0.1", lambda v: v <= 0.1),
+    "first_batch_s.warm_resume": ("the same, half an epoch on from where it waits", "<= 0.1", lambda v: v <= 0.1),
+    "index_footers_s": ("s to index 100,000 Parquet footers", "<= 60", lambda v: v <= 60),
+    "ranks2_cpu_ratio": ("CPU of 2 ranks on one sidecar, of 1 for the same bytes", "< 1.1", lambda v: v < 1.1),
+    "s3_ratio": ("of a store's bandwidth reaches batches, 50 ms a request", ">= 0.9", lambda v: v >= 0.9),
     "cache_mb_s.W4": ("MB/s of later epochs, from the decoded cache", ">= 3000", lambda v: v >= 3000),
     "cache_mb_s.W2": ("MB/s of later epochs, from the decoded cache", ">= 2000", lambda v: v >= 2000),
+    "batches_per_s.cache.W4": ("batches a second from the decoded cache", ">= 35000", lambda v: v >= 35000),
     "cache_ratio.W4": ("of pyarrow's decode rate, from the decoded cache", ">= 1", lambda v: v >= 1),
     "cache_ratio.W2": ("of pyarrow's decode rate, from the decoded cache", ">= 1", lambda v: v >= 1),
     "cache_first_epoch_ratio.W4": ("first epoch with an empty cache, of that without", ">= 0.97", lambda v: v >= 0.97),
@@ -69,17 +91,41 @@ def markdown(numbers: Mapping[str, float]) -> str:
     for key, what, value, goal, met in _rows(numbers):
         spread = numbers.get(f"spread.{key}")
         lines.append(f"| `{key}` | {what} | {value} | {'' if spread is None else f'{spread:g}'} | {goal} | {met} |")
-    lines += ["", "| loader | W4 MB/s | W2 MB/s | W4 waiting: 2 ms sleep / 2 ms holding the GIL |", "|---|---|---|---|"]
-    for loader, name in NAMES.items():
-        rates = [numbers.get(f"mb_s.{loader}.{workload}") for workload in ("W4", "W2")]
-        prefix = "stall_percent" if loader == "lanefeed" else f"peer_stall_percent.{loader}"
-        stalls = [numbers.get(f"{prefix}.{step}.W4") for step in ("sleep", "busy")]
-        if rates == [None, None]:
-            continue
-        cells = ["-" if rate is None else f"{rate:.0f}" for rate in rates]
-        waits = "-" if None in stalls else " / ".join(f"{stall:.2f} %" for stall in stalls)
-        lines.append(f"| {name} | {cells[0]} | {cells[1]} | {waits} |")
-    return "\n".join(lines)
+    head = (
+        "| loader | W4 MB/s | ours / theirs | W2 MB/s | ours / theirs | W4 waiting: 2 ms sleep / 2 ms holding the GIL |"
+    )
+    lines += ["", head, "|---|---|---|---|---|---|"]
+    lines += [row for loader in NAMES if (row := _loader_row(numbers, loader))]
+    cached = [f"{numbers[k]:.0f}" if (k := f"cache_mb_s.{w}") in numbers else "-" for w in ("W4", "W2")]
+    lines.append(f"| Lanefeed, from its decoded cache | {cached[0]} | - | {cached[1]} | - | - |")
+    behind = list(_behind(numbers))
+    return "\n".join(lines + ([""] if behind else []) + behind)
+
+
+def _loader_row(numbers: Mapping[str, float], loader: str) -> str:
+    """One loader's line; "" where it was not measured."""
+    rates = [numbers.get(f"mb_s.{loader}.{workload}") for workload in ("W4", "W2")]
+    if rates == [None, None]:
+        return ""
+    ratios = [numbers.get(f"peer_ratio.{loader}.{workload}") for workload in ("W4", "W2")]
+    prefix = "stall_percent" if loader == "lanefeed" else f"peer_stall_percent.{loader}"
+    stalls = [numbers.get(f"{prefix}.{step}.W4") for step in ("sleep", "busy")]
+    waits = "-" if stalls == [None, None] else " / ".join("-" if s is None else f"{s:.2f} %" for s in stalls)
+    cells = ["-" if rate is None else f"{rate:.0f}" for rate in rates]
+    parts = ["-" if ratio is None else f"{ratio:.2f}" for ratio in ratios]
+    return f"| {NAMES[loader]} | {cells[0]} | {parts[0]} | {cells[1]} | {parts[1]} | {waits} |"
+
+
+def _behind(numbers: Mapping[str, float]) -> Iterator[str]:
+    """A line for each row in which a peer is ahead: why, and what would change it."""
+    for key, value in numbers.items():
+        if key.startswith("peer_ratio.") and value < 1:
+            _, peer, workload = key.split(".")
+            cache = numbers.get(f"peer_cache_ratio.{peer}.{workload}")
+            why = WHY.get(peer, "nobody knows yet: it was never ahead before").format(
+                cache="-" if cache is None else f"{cache:.1f}"
+            )
+            yield f"* **{NAMES[peer]} on {workload}** ({value:.2f}): {why}."
 
 
 def write_docs(path: Path, numbers: Mapping[str, float], note: str) -> None:
@@ -100,7 +146,7 @@ def plot(numbers: Mapping[str, float], folder: Path, workloads: Sequence[str]) -
     import matplotlib.pyplot as plt
 
     written = [folder / "ratios.png"]
-    figure, axes = plt.subplots(1, len(workloads), figsize=(5.2 * len(workloads), 3.4), layout="constrained")
+    figure, axes = plt.subplots(1, len(workloads), figsize=(5.2 * len(workloads), 4.2), layout="constrained")
     for axis, workload in zip([axes] if len(workloads) == 1 else axes, workloads, strict=True):
         ceiling = numbers.get(f"mb_s.decode.{workload}")
         loaders = [key for key in NAMES if key != "decode" and f"mb_s.{key}.{workload}" in numbers]
@@ -139,7 +185,7 @@ def _plot_stalls(numbers: Mapping[str, float], folder: Path) -> list[Path]:
     loaders = [k for k in loaders if f"{prefixes[k]}.busy.W4" in numbers]
     if not loaders:
         return []
-    figure, axis = plt.subplots(figsize=(7.2, 3.2), layout="constrained")
+    figure, axis = plt.subplots(figsize=(7.2, 4.2), layout="constrained")
     for offset, step, color in ((-0.2, "sleep", "#b8b8b8"), (0.2, "busy", "#1f6f8b")):
         values = [numbers.get(f"{prefixes[k]}.{step}.W4", 0.0) for k in loaders]
         label = "step sleeps" if step == "sleep" else "step holds the GIL"

@@ -13,9 +13,11 @@ Run = Mapping[str, float]
 #: Key of a run ("lanefeed.W4", "decode.W4", "busy.tdnodes.W4") -> its runs, one per round.
 Rounds = Mapping[str, Sequence[Run]]
 
-PEERS = ("tdnodes", "spdl", "sdl", "torchdl")
-#: Numbers with these first words are guarded: higher is better, and half of the committed value is a failure.
+PEERS = ("tdnodes", "spdl", "sdl", "torchdl", "wds", "mosaic", "lit", "hf", "fkat")
+#: Numbers with these first words are guarded: half of the committed value is a failure where higher is better, twice
+#: of it where lower is.
 GUARDED = ("first_epoch_ratio", "peer_ratio")
+GUARDED_LOWER = ("cpu_per_gb_ratio", "ranks2_cpu_ratio")
 
 
 def _values(rounds: Rounds, key: str, what: str) -> list[float]:
@@ -51,6 +53,7 @@ def _workload(numbers: dict[str, float], rounds: Rounds, name: str) -> None:
         _put(numbers, f"mb_s.{loader}.{name}", _values(rounds, f"{loader}.{name}", "mb_s"), 1)
     for peer in PEERS:
         _put(numbers, f"peer_ratio.{peer}.{name}", _ratios(rounds, ours, f"{peer}.{name}"))
+        _put(numbers, f"peer_cache_ratio.{peer}.{name}", _ratios(rounds, cached, f"{peer}.{name}"))
     for step in ("busy", "sleep"):
         _put(numbers, f"stall_percent.{step}.{name}", _values(rounds, f"{step}.lanefeed.{name}", "stall_percent"))
         opened = _values(rounds, f"{step}.lanefeed.{name}", "stall_with_columns_percent")
@@ -66,9 +69,14 @@ def flatten(rounds: Rounds, workloads: Sequence[str]) -> dict[str, float]:
     numbers: dict[str, float] = {}
     for name in workloads:
         _workload(numbers, rounds, name)
-    for start in ("cold", "resume"):
+    for start in ("cold", "resume", "warm", "warm_resume"):
         _put(numbers, f"first_batch_s.{start}", _values(rounds, start, "first_from_open_s"))
         _put(numbers, f"first_batch_from_spawn_s.{start}", _values(rounds, start, "first_from_spawn_s"))
+    _put(numbers, "ranks2_cpu_ratio", _ratios(rounds, "ranks2", "ranks1", "cpu_s_per_gb"))
+    _put(numbers, "index_footers_s", _values(rounds, "footers", "seconds"), 1)
+    _put(numbers, "index_footers_cpu_s", _values(rounds, "footers", "cpu_s"), 1)
+    for key in ("s3_ratio", "s3_unhidden_ratio"):
+        _put(numbers, key, _values(rounds, "s3", key))
     exact = _values(rounds, "resume", "exact")
     if exact:
         numbers["resume_exact"] = float(all(exact))
@@ -85,8 +93,12 @@ def ratio_keys(numbers: Mapping[str, float]) -> list[str]:
 
 
 def guard(numbers: Mapping[str, float], committed: Mapping[str, float]) -> list[str]:
-    """What got slower than half of the committed value, in words; also a resume that is not exact."""
+    """What got worse than half of the committed value, in words; also a resume that is not exact."""
     wrong = []
+    for key in numbers:
+        before = committed.get(key)
+        if before and key.partition(".")[0] in GUARDED_LOWER and numbers[key] > before * 2:
+            wrong.append(f"{key} is {numbers[key]:.3f} and was {before:.3f}: more than twice")
     for key in ratio_keys(numbers):
         before = committed.get(key)
         if before and numbers[key] < before / 2:

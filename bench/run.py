@@ -1,8 +1,9 @@
 """`make bench`: every loader, limit and start on the workloads, in interleaved rounds; numbers, table, plots.
 
 Each run is a cold process. Rounds repeat all runs in a new random order, so that the machine's drift hits all alike.
-A run during which other processes used the CPU is repeated. `--quick` takes under three minutes, measures ours and the
-decode limit only, and writes results/quick.json (not committed); `--guard` fails where a ratio fell below half of the
+A run during which other processes used the CPU is repeated while there is time. The whole keeps to `--minutes`: a round
+leaves out its least important jobs, and says so. `--quick` takes under three minutes, measures ours and the decode
+limit only, and writes results/quick.json (not committed); `--guard` fails where a ratio got worse than half of the
 committed results/latest.json.
 """
 
@@ -10,177 +11,127 @@ import argparse
 import json
 import os
 import random
-import signal
-import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
+from statistics import mean
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from bench import decoded, report, results, workloads  # noqa: E402
-from bench.adapters.peer import peers_folder  # noqa: E402
-from bench.install_peers import peers_python  # noqa: E402
+from bench import peer_data, report, results, workloads  # noqa: E402
+from bench.jobs import PEER_OPTIONS, Job, Wanted, fitting, make_jobs, single_jobs, why_left_out  # noqa: E402
 from bench.limits import memory_limits  # noqa: E402
 from bench.one import Request  # noqa: E402
+from bench.spawn import RETRIES, RunFailed, run_job  # noqa: E402
 
 __all__: list[str] = []
 
 RESULTS = ROOT / "bench" / "results"
-#: Above this many cores of other processes a run is repeated, RETRIES runs at most; the quietest one counts.
-FOREIGN_CORES = 0.12
-RETRIES = 3
-LIMIT_SECONDS = 120
-#: The best options of each peer in ../shared/research/peer-bench.md, for {threads} cores.
-PEER_OPTIONS: dict[str, dict[str, Any]] = {
-    "tdnodes": {"threads": "{threads}"},
-    "spdl": {"where": "arena", "threads": "{threads}", "whole": 1},
-    "sdl": {"workers": "{threads}", "stateful": 1},
-    "torchdl": {"workers": "{threads}", "whole": 1, "prefetch": 2},
-}
+#: Of the whole, for plots and for the last job that takes longer than it did.
+SPARE_SECONDS = 20.0
 
 
-@dataclass(frozen=True, slots=True)
-class Job:
-    """One process to run in each round."""
+class Rounds:
+    """Runs jobs, keeps what they said and how long they took, and shows a line each."""
 
-    key: str
-    request: Request
-    python: str
-    module: str = "bench.one"
+    def __init__(self, end: float, tries: int) -> None:
+        """`end`: when everything is to be over, by time.monotonic."""
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+        self.end, self.tries = end, tries
+        self.found: dict[str, list[dict[str, float]]] = {}
+        #: What our own jobs said that gave no result: the rest goes on, and the command fails at its end.
+        self.failures: list[str] = []
+        self._took: dict[str, list[float]] = {}
+        text = TextColumn("{task.description:32s}")
+        self.progress = Progress(text, BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), transient=True)
 
-class RunFailed(Exception):
-    """A measuring process gave no result; the text holds the end of what it said."""
+    @property
+    def left(self) -> float:
+        """Seconds."""
+        return self.end - time.monotonic()
 
+    def say(self, text: str) -> None:
+        """A line above the progress bar."""
+        self.progress.console.print(text, markup=False, highlight=False, soft_wrap=True)
 
-def _spawn(job: Job) -> dict[str, float]:
-    """Run the job's process to its end and return its result."""
-    path = os.pathsep.join(str(ROOT / part) for part in (".", "trainer_lib", "sidecar", "operator"))
-    env = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
-    command = [job.python, "-m", job.module, str(time.monotonic()), job.request.to_json()]
-    with tempfile.TemporaryFile("w+") as log:
-        process = subprocess.Popen(
-            command, cwd=ROOT, env=env, stdout=subprocess.PIPE, stderr=log, text=True, start_new_session=True
-        )
+    def run(self, job: Job, tries: int) -> bool:
+        """Run it; False where it failed, which is said."""
+        start = time.monotonic()
         try:
-            out, _ = process.communicate(timeout=LIMIT_SECONDS)
-        except subprocess.TimeoutExpired:
-            out = ""
-        finally:
-            _end_group(process)
-        for line in out.splitlines():
-            if line.startswith("RESULT "):
-                return dict(json.loads(line[7:]))
-        log.seek(0)
-        raise RunFailed(f"{job.key} gave no result (exit code {process.returncode}):\n{log.read()[-1500:]}")
+            found = run_job(job, tries)
+        except RunFailed as failure:
+            self.say(f"{'FAILED' if job.ours else 'left out'}: {failure}")
+            if job.ours:
+                self.failures.append(str(failure))
+            return False
+        self.found.setdefault(job.key, []).append(found)
+        self._took.setdefault(job.key, []).append(time.monotonic() - start)
+        self.say(_line(len(self.found[job.key]), job.key, found))
+        return True
+
+    def round(self, jobs: list[Job], number: int, share: float) -> None:
+        """One run of each job that fits into its share of what is left; peers that fail are taken off the list."""
+        took = {key: mean(seconds) for key, seconds in self._took.items()}
+        kept = fitting(jobs, took, self.left * share)
+        if len(kept) < len(jobs):
+            gone = ", ".join(sorted({job.key for job in jobs} - {job.key for job in kept}))
+            self.say(f"round {number + 1} has {self.left * share:.0f} s and leaves out {gone}")
+        random.shuffle(kept)
+        # Both sides of the main ratios run one after the other, in turn.
+        kept.sort(key=lambda job: _pair(job.key, number))
+        task = self.progress.add_task("", total=len(kept))
+        until = time.monotonic() + self.left * share
+        for position, job in enumerate(kept):
+            self.progress.update(task, description=f"round {number + 1}: {job.key}")
+            rest = sum(took.get(other.key, 0.0) for other in kept[position:])
+            spare = until - time.monotonic() - rest if took else 0.0
+            if not self.run(job, self.tries if spare > 30 else 1) and not job.ours:
+                jobs.remove(job)
+            self.progress.advance(task)
+        self.progress.remove_task(task)
 
 
-def _end_group(process: "subprocess.Popen[str]") -> None:
-    """End what the run left in its own session; first a moment in which its makers clean up shared memory."""
-    try:
-        if process.poll() is None:
-            os.killpg(process.pid, signal.SIGTERM)
-        deadline = time.monotonic() + 3.0
-        while time.monotonic() < deadline:
-            process.poll()
-            os.killpg(process.pid, 0)
-            time.sleep(0.05)
-        os.killpg(process.pid, signal.SIGKILL)
-    except ProcessLookupError:
-        pass
-    process.wait()
-
-
-def run_job(job: Job, tries: int = RETRIES) -> dict[str, float]:
-    """Run the job, again while others used the machine; the quietest run."""
-    best: dict[str, float] = {}
-    for _ in range(tries):
-        found = _spawn(job)
-        if not best or found.get("foreign_cores", 0) < best["foreign_cores"]:
-            best = {"foreign_cores": 0.0, **found}
-        if best["foreign_cores"] <= FOREIGN_CORES:
-            break
-    return best
-
-
-def _options(options: dict[str, Any], threads: int) -> dict[str, Any]:
-    return {key: threads if value == "{threads}" else value for key, value in options.items()}
-
-
-def make_jobs(args: argparse.Namespace, state_path: str) -> Iterator[Job]:
-    """The processes of one round."""
-    ours, peers, threads = sys.executable, peers_python(), args.threads
-    base = Request(loader="lanefeed", workload="W4", seconds=args.seconds, options={"threads": threads})
-    for name in args.workloads:
-        here = replace(base, workload=name)
-        yield Job(f"decode.{name}", replace(here, loader="decode"), ours, "bench.limits")
-        yield Job(f"lanefeed.{name}", here, ours)
-        if not args.quick:
-            cached = {"threads": threads, "cache_dir": str(decoded.filled(name)), "cache_bytes": decoded.BYTES}
-            yield Job(f"cached.{name}", replace(here, options=cached), ours)
-            yield Job(f"caching.{name}", replace(here, options={**cached, "cache_dir": decoded.FRESH}), ours)
-    steps = [replace(base, step=step, step_ms=2.0) for step in ("busy", "sleep")]
-    for request in steps:
-        yield Job(f"{request.step}.lanefeed.W4", request, ours)
-    yield Job("cold", replace(base, mode="first"), ours)
-    yield Job("resume", replace(base, mode="resume", state_path=state_path), ours)
-    if args.quick or peers is None or not peers_folder().exists():
-        return
-    for peer, options in PEER_OPTIONS.items():
-        theirs = replace(base, loader=peer, options=_options(options, threads))
-        for name in args.workloads:
-            if (peer, name) != ("sdl", "W2"):  # 24 ms a batch of 73 tensors: it would say nothing that W4 does not
-                yield Job(f"{peer}.{name}", replace(theirs, workload=name), str(peers))
-        for request in steps:
-            yield Job(f"{request.step}.{peer}.W4", replace(theirs, step=request.step, step_ms=2.0), str(peers))
-
-
-def measure_rounds(args: argparse.Namespace) -> dict[str, list[dict[str, float]]]:
-    """All rounds. A job that fails once is left out of later rounds, and said so."""
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
-    rounds: dict[str, list[dict[str, float]]] = {}
-    with (
-        tempfile.TemporaryDirectory() as scratch,
-        Progress(
-            TextColumn("{task.description:32s}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), transient=True
-        ) as progress,
-    ):
+def measure(args: argparse.Namespace) -> Rounds:
+    """Everything that is run once, then all rounds."""
+    rounds = Rounds(args.end, args.tries)
+    with tempfile.TemporaryDirectory() as scratch, rounds.progress:
         state = f"{scratch}/state"
-        jobs = list(make_jobs(args, state))
+        wanted = Wanted(
+            workloads=args.workloads,
+            seconds=args.seconds,
+            threads=args.threads,
+            quick=args.quick,
+            state_path=state,
+        )
+        jobs = [job for job in make_jobs(wanted) if job.key.startswith(tuple(args.only))]
         save = Request(loader="lanefeed", workload="W4", mode="save", state_path=state)
-        run_job(Job("save", replace(save, options={"threads": args.threads}), sys.executable))
-        task = progress.add_task("", total=args.rounds * len(jobs))
+        if any(job.key == "resume" for job in jobs):
+            rounds.run(Job("save", replace(save, options={"threads": args.threads})), 1)
+        for job in single_jobs() if not args.quick else []:
+            if job.key.startswith(tuple(args.only)):
+                rounds.run(job, 1)
         for number in range(args.rounds):
-            random.shuffle(jobs)
-            # Both sides of the main ratios run one after the other, in turn.
-            jobs.sort(key=lambda job: _pair(job.key, number))
-            for job in list(jobs):
-                progress.update(task, description=f"round {number + 1}: {job.key}")
-                try:
-                    found = run_job(job, args.tries)
-                    rounds.setdefault(job.key, []).append(found)
-                    progress.console.print(_line(number, job.key, found))
-                except RunFailed as failure:
-                    if job.python == sys.executable:
-                        raise
-                    progress.console.print(f"[yellow]left out: {failure}")
-                    jobs.remove(job)
-                progress.advance(task)
+            rounds.round(jobs, number, 1 / (args.rounds - number))
     return rounds
 
 
 def _line(number: int, key: str, found: dict[str, float]) -> str:
     """One run, for whoever watches."""
-    shown = {"mb_s": "MB/s", "stall_percent": "% waiting", "first_from_open_s": "s to the first batch"}
+    shown = {
+        "mb_s": "MB/s",
+        "cpu_s_per_gb": "CPU s/GB",
+        "stall_percent": "% waiting",
+        "first_from_open_s": "s to the first batch",
+        "seconds": "s",
+        "s3_ratio": "of the store's bandwidth",
+    }
     parts = [f"{found[name]:.2f} {unit}" for name, unit in shown.items() if name in found]
-    return f"{number + 1} {key:18s} {', '.join(parts)}; others used {found['foreign_cores']:.2f} cores"
+    return f"{number} {key:18s} {', '.join(parts)}; others used {found['foreign_cores']:.2f} cores"
 
 
 def _pair(key: str, number: int) -> tuple[str, bool]:
@@ -188,25 +139,31 @@ def _pair(key: str, number: int) -> tuple[str, bool]:
     kind, _, workload = key.partition(".")
     if kind in {"decode", "lanefeed", "caching"}:
         return workload, (kind != "lanefeed") == bool(number % 2)
+    if kind in {"ranks1", "ranks2"}:
+        return "V", (kind == "ranks1") == bool(number % 2)
     return "X", False
 
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Measure Lanefeed, its peers and the machine's limits.")
     parser.add_argument("--quick", action="store_true", help="under three minutes: W4 only, no peers, no repeats")
-    parser.add_argument("--guard", action="store_true", help="exit 1 if a ratio is below half of the committed one")
-    parser.add_argument("--rounds", type=int, default=0, help="default 3")
-    parser.add_argument("--seconds", type=float, default=0.0, help="length of a window; default 3 (quick: 2)")
+    parser.add_argument(
+        "--guard", action="store_true", help="exit 1 if a ratio is worse than half of the committed one"
+    )
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--minutes", type=float, default=0.0, help="for everything; default 14.5 (quick: 2.8)")
+    parser.add_argument("--seconds", type=float, default=2.0, help="length of a window")
     parser.add_argument("--threads", type=int, default=os.cpu_count() or 1, help="decode threads on both sides")
     parser.add_argument("--workloads", default="", help="default W4,W2 (quick: W4)")
+    parser.add_argument("--only", default="", help="jobs whose names begin so, comma between; writes nothing")
     parser.add_argument(
         "--tries", type=int, default=0, help="runs of a job while others use the CPU; default 3 (quick: 1)"
     )
     args = parser.parse_args()
     args.tries = args.tries or (1 if args.quick else RETRIES)
-    args.rounds = args.rounds or 3
-    args.seconds = args.seconds or (2.0 if args.quick else 3.0)
+    args.end = time.monotonic() + 60 * (args.minutes or (2.8 if args.quick else 14.5)) - SPARE_SECONDS
     args.workloads = (args.workloads or ("W4" if args.quick else "W4,W2")).split(",")
+    args.write, args.only = not args.only, args.only.split(",")
     return args
 
 
@@ -232,22 +189,35 @@ def _keep(args: argparse.Namespace, numbers: dict[str, float], rounds: dict[str,
     return path
 
 
-def main() -> None:
-    """Make data, measure, write, show, guard."""
-    args, committed = _arguments(), _committed()
+def _prepare(args: argparse.Namespace) -> None:
+    """Files into the page cache; a line for each peer that is not measured."""
     for name in args.workloads:
         workloads.ensure(name)
         workloads.warm(name)
-    if not args.quick and peers_python() is None:
-        print("peers are not installed (make bench-peers): measuring ours and the limits only")
-    rounds = measure_rounds(args)
-    numbers = {**results.flatten(rounds, args.workloads), **{k: round(v, 2) for k, v in memory_limits().items()}}
-    path = _keep(args, numbers, rounds)
-    report.show({**(committed if not args.quick else {}), **numbers})
-    print(f"numbers: {path}")
+    for peer in [] if args.quick else PEER_OPTIONS:
+        reasons = {name: why_left_out(peer, name) for name in args.workloads}
+        for name, reason in reasons.items():
+            if reason:
+                print(f"without {peer} on {name}: {reason}")
+            else:
+                peer_data.warm(peer, name)
+
+
+def main() -> None:
+    """Make data, measure, write, show, guard."""
+    args, committed = _arguments(), _committed()
+    _prepare(args)
+    memory: dict[str, Any] = {key: round(value, 2) for key, value in memory_limits().items()}
+    done = measure(args)
+    numbers = {**results.flatten(done.found, args.workloads), **memory}
+    if args.write:
+        print(f"numbers: {_keep(args, numbers, done.found)}")
+    report.show({**(committed if args.write and not args.quick else {}), **numbers})
     wrong = results.guard(numbers, committed) if args.guard else []
     if wrong:
-        sys.exit("slower than half of the committed results:\n  " + "\n  ".join(wrong))
+        wrong = ["worse than half of the committed results:", *wrong]
+    if done.failures or wrong:
+        sys.exit("\n  ".join([*done.failures, *wrong]))
 
 
 if __name__ == "__main__":

@@ -17,7 +17,19 @@ from bench.adapters import Loader
 __all__ = ["build", "peers_folder"]
 
 #: Our name of a peer -> the shared adapter's module.
-MODULES = {"tdnodes": "tdnodes", "spdl": "spdl_", "sdl": "torchdl", "torchdl": "torchdl"}
+MODULES = {
+    "tdnodes": "tdnodes",
+    "spdl": "spdl_",
+    "sdl": "torchdl",
+    "torchdl": "torchdl",
+    "wds": "wds_",
+    "mosaic": "mosaic",
+    "lit": "lit",
+    "hf": "hf",
+    "fkat": "fkat_",
+}
+#: Whose files hold W2's columns side by side by kind: features, ids and label, three arrays a batch instead of 73.
+BLOCKS = {"mosaic", "lit"}
 
 
 def peers_folder() -> Path:
@@ -36,7 +48,7 @@ def build(loader: str, workload: str, options: dict[str, Any], *, state: Any = N
     os.environ["PEERS_DATA"] = str(workloads.data_root())
     sys.path.insert(0, str(peers_folder()))
     module = importlib.import_module("adapters." + MODULES[loader])
-    name = workloads.WORKLOADS[workload].peer_name
+    name = workload if loader in BLOCKS else workloads.WORKLOADS[workload].peer_name
     made = module.build(name, dict(options), state=state)
     iterable, get_state, close = (*made, None, None)[:3] if isinstance(made, tuple) else (made, None, None)
     found = Loader(_endless(iterable))

@@ -13,7 +13,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[3]
 sys.path.insert(0, str(ROOT))
 
-from bench import measure, report, results, workloads  # noqa: E402
+from bench import measure, report, results, sweeps, workloads  # noqa: E402
 from bench.memory import Bounds, Samples, numbers, verdict  # noqa: E402
 from bench.one import Request  # noqa: E402
 
@@ -54,6 +54,55 @@ def test_guard_bites_below_half_only() -> None:
 
 def test_guard_refuses_a_resume_that_is_not_exact() -> None:
     assert len(results.guard({"resume_exact": 0.0}, {})) == 1
+
+
+def test_the_guard_knows_where_less_is_better() -> None:
+    committed = {"cpu_per_gb_ratio.W4": 1.2, "ranks2_cpu_ratio": 1.0, "first_batch_s.cold": 1.0}
+    fine = {"cpu_per_gb_ratio.W4": 2.4, "ranks2_cpu_ratio": 0.5, "first_batch_s.cold": 9.0}
+    assert results.guard(fine, committed) == []
+    assert results.guard({"ranks2_cpu_ratio": 2.1}, committed) == [
+        "ranks2_cpu_ratio is 2.100 and was 1.000: more than twice"
+    ]
+
+
+def test_ranks_starts_footers_and_the_store_have_their_numbers() -> None:
+    runs = {
+        "ranks1": [{"cpu_s_per_gb": 2.0}, {"cpu_s_per_gb": 4.0}],
+        "ranks2": [{"cpu_s_per_gb": 2.1}, {"cpu_s_per_gb": 4.2}],
+        "warm": [{"first_from_open_s": 0.08}],
+        "warm_resume": [{"first_from_open_s": 0.2}],
+        "footers": [{"seconds": 41.23, "cpu_s": 40.0}],
+        "s3": [{"s3_ratio": 0.97, "s3_unhidden_ratio": 0.5}],
+        "cached.W4": [{"mb_s": 4000.0, "batches_s": 30000.0}],
+        "hf.W4": [{"mb_s": 1000.0}],
+    }
+    found = results.flatten(runs, ["W4"])
+    assert found["ranks2_cpu_ratio"] == pytest.approx(1.05)
+    assert (found["first_batch_s.warm"], found["first_batch_s.warm_resume"]) == (0.08, 0.2)
+    assert found["index_footers_s"] == 41.2
+    assert (found["s3_ratio"], found["batches_per_s.cache.W4"]) == (0.97, 30000)
+    assert found["peer_cache_ratio.hf.W4"] == 4.0
+    # Each of them has a goal in the table.
+    assert {"ranks2_cpu_ratio", "first_batch_s.warm", "index_footers_s", "s3_ratio"} <= set(report.GOALS)
+
+
+def test_a_peer_that_is_ahead_has_its_reason_beside_it() -> None:
+    numbers = {"peer_ratio.hf.W4": 0.5, "peer_cache_ratio.hf.W4": 2.53, "peer_ratio.lit.W4": 1.5, "mb_s.hf.W4": 1000.0}
+    text = report.markdown(numbers)
+    assert "**HF datasets, mapped on W4** (0.50): it maps Arrow files" in text
+    assert "ours is 2.5 times as fast" in text
+    assert "**LitData" not in text
+    assert "| HF datasets, mapped | 1000 | 0.50 | - | - | - |" in text
+
+
+def test_sweeps_show_what_was_refused() -> None:
+    rows = {
+        "row_bytes": [{"value": 8 << 20, "failed": "it does not fit"}],
+        "sidecars": [{"value": 2, "mb_s": 400.0, "batches_s": 3000.0, "cpu_s_per_gb": 2.0, "of_each": [190.0, 210.0]}],
+    }
+    lines = sweeps.table(rows).splitlines()
+    assert lines[2] == "| row_bytes | 8M | - | - | refused |  |"
+    assert lines[3] == "| sidecars | 2 | 400 | 3000 | 2.00 | 190 / 210 |"
 
 
 def test_window_counts_waiting_and_batches() -> None:
