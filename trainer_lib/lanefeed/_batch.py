@@ -4,44 +4,15 @@ Made by the loader, one for each step; columns become arrays or tensors when som
 costs the same whatever its number of columns. The first look is also how the loader notices look-ahead (`_progress`).
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Sequence
+from itertools import repeat
 from typing import Any, Protocol
 
+from lanefeed._side_by_side import copied, holds
+from lanefeed._source import Fixed, Source
 from lanefeed.errors import UsageError
 
 __all__ = ["Batch", "Source"]
-
-
-class Source(Protocol):
-    """Where a batch's values come from: a frame of several steps, or fixed values."""
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Columns in order."""
-
-    @property
-    def epoch(self) -> int:
-        """Epoch of the steps."""
-
-    @property
-    def rows(self) -> int:
-        """Rows of each step, padding included."""
-
-    @property
-    def weight(self) -> float:
-        """See `Batch.weight`."""
-
-    def value(self, name: str, step: int) -> Any:
-        """A column of a step; KeyError if there is none."""
-
-    def ids(self, step: int) -> Any:
-        """Sample ids of a step."""
-
-    def mask(self, step: int) -> Any:
-        """Mask of a step or None."""
-
-    def validity(self, step: int) -> dict[str, Any]:
-        """Validity of a step's columns with nulls."""
 
 
 class Watch(Protocol):
@@ -63,44 +34,6 @@ class _Once:
         watch, self._watch = self._watch, None
         if watch is not None:
             watch.touched(step)
-
-
-class Fixed:
-    """Source of one batch whose values are at hand."""
-
-    __slots__ = ("_ids", "_mask", "_validity", "_values", "epoch", "names", "rows", "weight")
-
-    def __init__(
-        self,
-        values: Mapping[str, Any],
-        *,
-        ids: Any,
-        mask: Any = None,
-        validity: Mapping[str, Any] | None = None,
-        weight: float = 1.0,
-        epoch: int = 0,
-        rows: int = 0,
-    ) -> None:
-        self._values = dict(values)
-        self.names = tuple(self._values)
-        self._ids = ids
-        self._mask = mask
-        self._validity = dict(validity or {})
-        self.weight = weight
-        self.epoch = epoch
-        self.rows = rows
-
-    def value(self, name: str, step: int) -> Any:
-        return self._values[name]
-
-    def ids(self, step: int) -> Any:
-        return self._ids
-
-    def mask(self, step: int) -> Any:
-        return self._mask
-
-    def validity(self, step: int) -> dict[str, Any]:
-        return self._validity
 
 
 class Batch(dict[str, Any]):
@@ -143,6 +76,34 @@ class Batch(dict[str, Any]):
     def validity(self) -> dict[str, Any]:
         """Column -> bool [rows], False for nulls; only columns in which this batch may have a null."""
         return self._known.validity(self._at)
+
+    def stack(self, names: Sequence[str]) -> Any:
+        """Columns side by side: one tensor or array [rows, len(names)].
+
+        A view of the columns' own memory, made in microseconds, where they are neighbours of one dtype in the dataset's
+        order (or evenly spaced, such as every second): writing to it writes to them. Its columns are contiguous, not
+        its rows. Any other columns of one dtype and shape are copied. Nulls are zeros, as in the columns (`validity`).
+        Raises UsageError for columns that cannot be one tensor, KeyError for one that the batch does not have.
+        """
+        if isinstance(names, str) or not names:
+            raise UsageError(f"stack() takes a list of columns, such as ['f0', 'f1'], and got {names!r}")
+        self._touch()
+        view = self._view(tuple(names))
+        return copied(names, [self[name] for name in names]) if view is None else view
+
+    def _view(self, names: tuple[str, ...]) -> Any:
+        """The columns side by side in their own memory; None where they are not there, or no longer."""
+        try:
+            view = None if self._source is None else self._source.stack(names, self._at)
+        except KeyError:
+            return None
+        if view is not None and dict.__len__(self):
+            # A column may have been replaced by the user's own, or be gone.
+            found = map(dict.get, repeat(self), names)
+            known = self._lazy is not None
+            if not all((known and one is None) or holds(view, at, one) for at, one in enumerate(found)):
+                return None
+        return view
 
     @property
     def weight(self) -> float:
@@ -233,12 +194,11 @@ class Batch(dict[str, Any]):
         lazy = self._lazy
         if lazy is None:
             return
-        value, at = lazy.value, self._at
+        values = dict(zip(lazy.names, lazy.values(self._at), strict=True))
         if dict.__len__(self):
-            values = {name: self._peek(name) for name in self._peek_names()}
+            # What was looked at, or put there, stays what it is.
+            values |= dict.items(self)
             dict.clear(self)
-        else:
-            values = {name: value(name, at) for name in lazy.names}
         self._lazy = None
         dict.update(self, values)
 

@@ -4,6 +4,7 @@ Called by `_arena.frame`, `Batch.to` and `Ragged`. Each tensor is a plain tensor
 view of another tensor: in-place changes and `requires_grad_()` work as on any tensor of the user's own.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -11,10 +12,18 @@ import torch
 
 from lanefeed._ragged import Ragged
 
-__all__ = ["nested", "padded", "to_tensor", "torch_dtype"]
+__all__ = ["nested", "padded", "pieces", "stacked", "to_tensor", "torch_dtype"]
 
+#: (tensor, sizes): cuts along the first dimension that share memory, but neither autograd's views nor version counters:
+#: a change in place of one column or step is no change of the others in the eyes of autograd.
+pieces = torch.unsafe_split_with_sizes
 #: One tensor over one array: [*shape] of the same dtype, sharing memory; keeps the array alive.
 to_tensor = torch.from_numpy
+
+
+def stacked(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
+    """A copy: columns side by side, [rows, columns, ...]."""
+    return torch.stack(list(tensors), dim=1)
 
 
 def torch_dtype(dtype: str) -> torch.dtype:

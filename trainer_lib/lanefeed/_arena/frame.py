@@ -1,7 +1,7 @@
 """One frame: K steps of one rank in one slot (or in a copy, or on a device), cut into columns and steps on demand.
 
-The loader opens it, batches ask it for a column of one step when somebody looks at it. A step's column is made as one
-NumPy view and, for tensors, one tensor over that view, so columns that nobody touches cost nothing. Views are writable.
+The loader opens it, batches ask it for a column of one step, or for all, when somebody looks at them. Neighbouring
+columns and following steps are made together (`pieces`); what nobody touches costs nothing. Views are writable.
 """
 
 from collections.abc import Callable, Sequence
@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from lanefeed._arena.pieces import columns_of, cut_up, matrix
 from lanefeed._ragged import Ragged
 from lanefeed_core.layout import Column
 from lanefeed_core.proto import lanefeed_pb2 as pb
@@ -19,8 +20,11 @@ __all__ = ["Cut", "Frame", "Layout", "frame_end", "host_cut"]
 #: Cuts elements of a dtype out of the frame's bytes at an offset, in a shape; returns an array or a tensor over it.
 Cut = Callable[[int, "np.dtype[Any]", tuple[int, ...]], Any]
 
-#: Steps whose values are made in one go.
+#: Steps whose values are made in one go, and values where all columns are: a burst of more would be felt.
 _AHEAD = 16
+_TOGETHER = 512
+#: Sets of columns that are remembered; nobody asks for so many.
+_STACKS = 256
 
 _BOOL, _INT64 = np.dtype(np.bool_), np.dtype(np.int64)
 
@@ -28,7 +32,7 @@ _BOOL, _INT64 = np.dtype(np.bool_), np.dtype(np.int64)
 class Layout:
     """A stream's columns, prepared once so that a frame costs the same whatever their number."""
 
-    __slots__ = ("at", "columns", "names", "nullable")
+    __slots__ = ("at", "columns", "names", "nullable", "runs", "stacks")
 
     def __init__(self, columns: Sequence[Column]) -> None:
         """`columns` in the order of the frames' blocks."""
@@ -37,6 +41,33 @@ class Layout:
         #: (column, dtype of what users get, bytes of a row or, ragged, of an element).
         self.columns = tuple((column, _dtype(column), column.row_bytes) for column in columns)
         self.nullable = tuple(at for at, column in enumerate(columns) if column.nullable)
+        self.runs = tuple(_runs(columns))
+        #: Columns that were asked for side by side: where they are, None for those that cannot be.
+        self.stacks: dict[tuple[str, ...], tuple[int, ...] | None] = {}
+
+    def stackable(self, names: tuple[str, ...]) -> tuple[int, ...] | None:
+        """The columns, if all are of one dtype and scalar. Raises KeyError for one that there is not."""
+        if names not in self.stacks:
+            if len(self.stacks) >= _STACKS:
+                self.stacks.clear()
+            columns = tuple(self.at[name] for name in names)
+            kinds = {(self.columns[at][0].ragged, self.columns[at][0].shape, self.columns[at][1]) for at in columns}
+            alike = len(kinds) == 1 and not self.columns[columns[0]][0].ragged and not self.columns[columns[0]][0].shape
+            self.stacks[names] = columns if alike else None
+        return self.stacks[names]
+
+
+def _runs(columns: Sequence[Column]) -> list[range]:
+    """Neighbouring fixed columns of one dtype and shape; each other column by itself."""
+    runs: list[range] = []
+    for at, column in enumerate(columns):
+        before = columns[at - 1] if at else column
+        alike = (_dtype(before), before.shape) == (_dtype(column), column.shape)
+        if at and alike and not (column.ragged or before.ragged):
+            runs[-1] = range(runs[-1].start, at + 1)
+        else:
+            runs.append(range(at, at + 1))
+    return runs
 
 
 def _dtype(column: Column) -> "np.dtype[Any]":
@@ -78,6 +109,9 @@ class Frame:
         "_ids",
         "_layout",
         "_mask",
+        "_places",
+        "_stacks",
+        "_together",
         "epoch",
         "first",
         "names",
@@ -99,6 +133,11 @@ class Frame:
         self._blocks = message.blocks
         #: Columns of fixed shape that were asked for: what is made already, by step (see `_made_ahead`).
         self._fixed: dict[str, dict[int, Any]] = {}
+        #: Steps of which all columns are made already.
+        self._together: dict[int, list[Any]] = {}
+        #: Where columns begin, and (first, bytes apart) of those side by side, once asked for.
+        self._places: list[int] | None = None
+        self._stacks: dict[tuple[str, ...], tuple[int, int] | None] = {}
         self._ids: int = message.ids_offset
         self._mask: int = message.mask_offset
         self._cut = cut
@@ -129,10 +168,69 @@ class Frame:
         CPU's caches.
         """
         column, dtype, size = self._layout.columns[at]
-        first, stride, shape, cut = self._blocks[at].values, size * self.rows, (self.rows, *column.shape), self._cut
-        ahead = range(step + 1, min(step + _AHEAD, self.steps))
-        self._fixed[name] = {k: cut(first + k * stride, dtype, shape) for k in ahead}
-        return cut(first + step * stride, dtype, shape)
+        rows, count = self.rows, min(_AHEAD, self.steps - step)
+        values = self._cut(self._blocks[at].values + step * rows * size, dtype, (count * rows, *column.shape))
+        made = cut_up(values, [rows] * count)
+        self._fixed[name] = dict(zip(range(step + 1, step + count), made[1:], strict=True))
+        return made[0]
+
+    def values(self, step: int) -> list[Any]:
+        """All columns of a step, in order, each to be handed out once; those of the next steps are made with them."""
+        made = self._together.pop(step, None)
+        if made is not None:
+            return made
+        count = max(1, min(_AHEAD, self.steps - step, _TOGETHER // max(1, len(self.names))))
+        found: list[list[Any]] = [[] for _ in range(count)]
+        for run in self._layout.runs:
+            for values, more in zip(found, self._columns(run, step, count), strict=True):
+                values += more
+        self._together = {step + k: values for k, values in enumerate(found) if k}
+        return found[0]
+
+    def _columns(self, run: range, step: int, count: int) -> list[Sequence[Any]]:
+        """A run's columns in `count` steps: for each step its columns."""
+        column, dtype, size = self._layout.columns[run.start]
+        if column.ragged:
+            return [[self._ragged(run.start, step + k)] for k in range(count)]
+        rows, first = self.rows, self._blocks[run.start].values
+        stride = self._stride(run)
+        if stride is None or (len(run) > 1 and (not size or stride % size)):
+            single = [self._columns(range(at, at + 1), step, count) for at in run]
+            return [[of[k][0] for of in single] for k in range(count)]
+        apart = stride // size if len(run) > 1 else 0
+        shape = ((len(run) - 1) * apart + count * rows, *column.shape)
+        values = self._cut(first + step * rows * size, dtype, shape)
+        return columns_of(values, columns=len(run), steps=count, rows=rows, stride=apart)
+
+    def _stride(self, columns: Sequence[int]) -> int | None:
+        """Bytes from each column's block to the next; None where they do not lie evenly, one after the other."""
+        if len(columns) == 1:
+            return 0
+        if self._places is None:
+            self._places = [block.values for block in self._blocks]
+        places = [self._places[at] for at in columns]
+        stride = places[1] - places[0]
+        even = places == list(range(places[0], places[0] + stride * len(places), stride)) if stride > 0 else False
+        return stride if even else None
+
+    def stack(self, names: tuple[str, ...], step: int) -> Any:
+        """Columns of a step as one [rows, columns] over the same memory; None where they do not lie so.
+
+        Raises KeyError for a column that the stream does not have.
+        """
+        columns = self._layout.stackable(names)
+        if columns is None:
+            return None
+        if names not in self._stacks:
+            stride = self._stride(columns)
+            self._stacks[names] = None if stride is None else (self._blocks[columns[0]].values, stride)
+        place = self._stacks[names]
+        _, dtype, size = self._layout.columns[columns[0]]
+        if place is None or place[1] % size:
+            return None
+        rows, apart = self.rows, place[1] // size
+        values = self._cut(place[0] + step * rows * size, dtype, ((len(columns) - 1) * apart + rows,))
+        return matrix(values, rows, len(columns), apart)
 
     def _ragged(self, at: int, step: int) -> Ragged:
         (column, dtype, size), block, rows = self._layout.columns[at], self._blocks[at], self.rows
