@@ -5,7 +5,8 @@ production. An unarmed point costs one look into an empty dict. A plan is "kill"
 "@N" behind it to strike at the N-th time and from then on ("kill" needs no more than one).
 
 Points: slot.mid_write (the slot's bytes are there, its state word is not), server.before_signal (published, not
-sent), report.before (a report is built, not sent), commit.before_append, commit.after_append (in commits.jsonl, not
+sent), board.mid_write (the description is there, its number is not), board.before_wake (shown, nobody woken),
+report.before (a report is built, not sent), commit.before_append, commit.after_append (in commits.jsonl, not
 answered).
 """
 
@@ -22,7 +23,15 @@ from lanefeed_sidecar.errors import ConfigError, SidecarError
 __all__ = ["ENV", "POINTS", "arm", "disarm", "hit"]
 
 ENV = "LANEFEED_FAILPOINTS"
-POINTS = ("slot.mid_write", "server.before_signal", "report.before", "commit.before_append", "commit.after_append")
+POINTS = (
+    "slot.mid_write",
+    "server.before_signal",
+    "board.mid_write",
+    "board.before_wake",
+    "report.before",
+    "commit.before_append",
+    "commit.after_append",
+)
 
 log = logging.getLogger(__name__)
 

@@ -124,6 +124,7 @@ class _Sidecar:
             slots=config.slots * len(engine.ranks),
             slot_bytes=engine.slot_bytes,
             plan_generation=config.plan.generation,
+            ranks=len(engine.ranks),
         )
         self._hub = hub = Hub(config, manifest, engine, arena, folder, session=self.session, stats=self._stats)
         committer = self._connect(hub, self._commits, engine)

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lanefeed._arena.leases import Leases
-from lanefeed._client.feed import Commit, End, Event, Failed, FrameCame, Hello, Reporter, StopAt
+from lanefeed._client.feed import Commit, End, Event, Events, Failed, FrameCame, Hello, Reporter, StopAt
 from lanefeed.errors import CommitRefused, LanefeedError, UsageError, from_core
 from lanefeed_core.cursor import SavedState
 from lanefeed_core.errors import CoreError
@@ -126,17 +126,21 @@ def _heap(nbytes: int) -> NDArray[np.uint8]:
     return base
 
 
-class _Inbox(SimpleQueue[Event]):
-    """Makes the next frame when the queue is empty."""
+class _Inbox:
+    """Makes the next frame when nothing is there."""
 
     def __init__(self, more: Callable[[], None]) -> None:
-        super().__init__()
+        self._events: SimpleQueue[Event] = SimpleQueue()
         self._more = more
+        self.put = self._events.put
 
     def get_nowait(self) -> Event:
-        if self.empty():
+        if self._events.empty():
             self._more()
-        return super().get_nowait()
+        return self._events.get_nowait()
+
+    def get(self, timeout: float) -> Event:
+        return self._events.get(timeout=timeout)
 
 
 class FakeFeed:
@@ -179,9 +183,12 @@ class FakeFeed:
         self._closed = False
 
     @property
-    def inbox(self) -> "SimpleQueue[Event]":
+    def inbox(self) -> Events:
         """Events; frames are made on demand."""
         return self._inbox
+
+    def say(self, consumed: int) -> None:
+        """Nobody asks."""
 
     def peek(self) -> Hello:
         """What a sidecar would say."""

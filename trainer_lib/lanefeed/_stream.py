@@ -279,6 +279,7 @@ class Stream:
         if self._ended:
             return None
         inbox = self._feed.inbox
+        self._feed.say(self.progress.consumed)
         try:
             event = inbox.get_nowait()
         except Empty:

@@ -36,7 +36,7 @@ __all__ = [
 ]
 
 #: Version of lanefeed.proto and of the arena; trainer and sidecar must agree.
-PROTOCOL_VERSION = 1
+PROTOCOL_VERSION = 2
 
 #: Folder that the pod's containers share (tmpfs): socket, token, arena.
 ENV_RUN_DIR = "LANEFEED_RUN_DIR"

@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from lanefeed_core.board import board_bytes
 from lanefeed_core.layout import HEADER_BYTES, Column, fixed_frame_bytes
 from lanefeed_core.manifest import Field, Manifest
 from lanefeed_core.plan import Plan
@@ -52,7 +53,7 @@ def sizes(spec: Spec, plan: Plan, manifest: Manifest) -> Sizes:
     """What a pod of the plan needs."""
     slot = spec.sidecar.slot_bytes or _choose(spec, plan, manifest)
     slot = -(-slot // PAGE) * PAGE
-    arena = HEADER_BYTES + spec.sidecar.slots * plan.ranks_per_replica * slot
+    arena = HEADER_BYTES + plan.ranks_per_replica * (spec.sidecar.slots * slot + board_bytes(spec.sidecar.slots))
     memory = arena + SPARE_BYTES + spec.sidecar.read_ahead_bytes + OVERHEAD_BYTES
     return Sizes(
         slot=slot,

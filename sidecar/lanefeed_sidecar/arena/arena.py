@@ -1,4 +1,4 @@
-"""The arena: one preallocated tmpfs file, a header and slots of one size (`lanefeed_core.layout`).
+"""The arena: one preallocated tmpfs file, a header, slots of one size (`lanefeed_core.layout`), a board a rank.
 
 Every page is reserved with posix_fallocate before a byte is written, so that a full tmpfs is an error with numbers in
 it and never SIGBUS. Each session has a file of its own (docs/adr/0003). Which rank may use which slot, and when, is
@@ -16,6 +16,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from lanefeed_core.board import board_bytes
 from lanefeed_core.layout import HEADER_BYTES, MAGIC, VERSION
 from lanefeed_core.slots import SlotState
 from lanefeed_sidecar.errors import ArenaError
@@ -46,13 +47,19 @@ class Arena:
         slots: int,
         slot_bytes: int,
         plan_generation: int,
+        ranks: int = 0,
         room_seconds: float = ROOM_SECONDS,
     ) -> None:
-        """Make, reserve and map the file. Raises ArenaError where the folder cannot hold it."""
+        """Make, reserve and map the file. Raises ArenaError where the folder cannot hold it.
+
+        `ranks`: that many boards lie behind the slots, each for an equal part of them.
+        """
         self.path = path
         self.slots = slots
         self.slot_bytes = slot_stride(slot_bytes)
-        self.bytes = HEADER_BYTES + slots * self.slot_bytes
+        self._slots_end = HEADER_BYTES + slots * self.slot_bytes
+        self._board_bytes = board_bytes(slots // ranks) if ranks else 0
+        self.bytes = self._slots_end + ranks * self._board_bytes
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o660)
         try:
             os.fchmod(fd, 0o660)
@@ -73,6 +80,15 @@ class Arena:
     def view(self, slot: int) -> NDArray[np.uint8]:
         """The slot's bytes, header included: uint8 [slot_bytes], writable."""
         return self._views[slot]
+
+    def board_offset(self, rank: int) -> int:
+        """Where the board of the pod's `rank`-th rank begins in the file."""
+        return self._slots_end + rank * self._board_bytes
+
+    def board(self, rank: int) -> memoryview:
+        """The bytes of that board."""
+        start = self.board_offset(rank)
+        return memoryview(self._map)[start : start + self._board_bytes]
 
     def mark(self, slot: int, state: SlotState) -> None:
         """Write the slot's state word."""

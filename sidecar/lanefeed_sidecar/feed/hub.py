@@ -8,12 +8,12 @@ import logging
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from lanefeed_core.manifest import Manifest
 from lanefeed_core.podconfig import PodConfig
 from lanefeed_core.proto import lanefeed_pb2 as pb
 from lanefeed_sidecar.arena import Arena, RunFolder
+from lanefeed_sidecar.arena.board import boards
 from lanefeed_sidecar.errors import CommitRefused, PlanMismatch, SidecarError, Unavailable
 from lanefeed_sidecar.feed import attach
 from lanefeed_sidecar.feed.agree import REASON, stop_step
@@ -21,9 +21,10 @@ from lanefeed_sidecar.feed.life import Life
 from lanefeed_sidecar.feed.messages import failure_message, stream_info
 from lanefeed_sidecar.feed.seams import FeedEngine
 from lanefeed_sidecar.feed.starts import Starts
+from lanefeed_sidecar.feed.totals import RankTotals
 from lanefeed_sidecar.pipeline.stats import Stats
 
-__all__ = ["Hub", "RankTotals"]
+__all__ = ["Hub"]
 
 log = logging.getLogger(__name__)
 
@@ -32,18 +33,6 @@ JOIN_SECONDS = 10.0
 MAX_FAILURES = 16
 #: A step that we agreed on ourselves holds so long: by then a pod that is evicted is gone.
 OUR_STOP_SECONDS = 30.0
-
-
-@dataclass(slots=True)
-class RankTotals:
-    """Sums over a rank's former lives in this session, so that its metrics only grow."""
-
-    wait_seconds: float = 0.0
-    step_seconds: float = 0.0
-    copied_batches: int = 0
-    attaches: int = 0
-    #: Step after the last one delivered in any life of this session.
-    reached: int = 0
 
 
 class Hub:
@@ -76,6 +65,7 @@ class Hub:
         self._gates = {rank: threading.Lock() for rank in self.ranks}
         self._starts = Starts(folder.path, config.plan.generation)
         self._lives: dict[int, Life] = {}
+        self._boards = boards(arena, self.ranks)
         self._totals = {rank: RankTotals() for rank in self.ranks}
         self._failures: list[pb.Failure] = []
         self._refused: list[str] = []
@@ -111,7 +101,7 @@ class Hub:
             raise Unavailable(f"rank {rank} is being attached by another process: waited {JOIN_SECONDS} s for it")
         try:
             self._admit(request, start)
-            self._replace(request, start)
+            life = self._replace(request, start)
         finally:
             gate.release()
         log.info(
@@ -123,7 +113,7 @@ class Hub:
             request.version,
         )
         self.on_news()
-        return self._reply(rank, start)
+        return self._reply(rank, start, life.board_life)
 
     def _admit(self, request: pb.AttachRequest, start: int) -> None:
         rank = request.rank
@@ -144,7 +134,7 @@ class Hub:
                 self._starts.check(rank, start, reached=reached, committed=self._is_commit)
                 self._starts.record(rank, start)
 
-    def _replace(self, request: pb.AttachRequest, start: int) -> None:
+    def _replace(self, request: pb.AttachRequest, start: int) -> Life:
         """End the rank's former life, then begin the new one in its slots."""
         rank = request.rank
         old = self._lives.get(rank)
@@ -172,6 +162,7 @@ class Hub:
             engine=self.engine,
             stats=self.stats,
             on_error=self._filler_failed,
+            board=self._boards.get(rank) if request.board else None,
         )
         with self._lock:
             if old is not None:
@@ -186,6 +177,7 @@ class Hub:
             life.close(barred)
             raise barred
         life.begin()
+        return life
 
     def _check_open(self) -> None:
         if self._barred is not None:
@@ -196,7 +188,7 @@ class Hub:
         found = [pb.ServerMessage(committed=self._last_commit)] if self._last_commit else []
         return found + ([pb.ServerMessage(stop_at=self._stop)] if self._stop else [])
 
-    def _reply(self, rank: int, start: int) -> pb.AttachReply:
+    def _reply(self, rank: int, start: int, board_life: int = 0) -> pb.AttachReply:
         return pb.AttachReply(
             session=self.session,
             arena_path=str(self.arena.path),
@@ -206,6 +198,8 @@ class Hub:
             stream_json=stream_info(self.config, self.engine, self.digest, rank).to_json(),
             start=start,
             last_commit=self._last_commit,
+            board_offset=self.arena.board_offset(rank - self.ranks.start),
+            board_life=board_life,
         )
 
     def slots(self, rank: int) -> range:

@@ -1,8 +1,9 @@
 """One life of one rank: from an attach to the next one, the end of its stream or of the session.
 
-A filler thread takes a free slot, has the engine fill it, publishes it and puts its signal into the outbox; the
-stream's handler (`messages`) sends what lies there, several frames at once when several are ready. A free slot is the
-only credit. Made by the hub, driven by the service; knows gRPC only as messages.
+A filler thread takes a free slot, has the engine fill it and announces it: on the rank's board, where trainer and
+machine have one, else as a message from the outbox, which the stream's handler (`messages`) sends, several frames at
+once when several are ready. Slots come back the same way. A free slot is the only credit. Made by the hub, driven by
+the service; knows gRPC only as messages.
 """
 
 import logging
@@ -15,6 +16,7 @@ from lanefeed_core.proto import lanefeed_pb2 as pb
 from lanefeed_core.slots import SlotError, Slots, SlotState
 from lanefeed_sidecar import failpoints
 from lanefeed_sidecar.arena import Arena
+from lanefeed_sidecar.arena.board import HELD, Board
 from lanefeed_sidecar.errors import ProtocolMismatch, SidecarError
 from lanefeed_sidecar.feed.messages import failure_message, frame_message
 from lanefeed_sidecar.feed.seams import FeedEngine
@@ -26,6 +28,8 @@ log = logging.getLogger(__name__)
 
 #: Waits wake up this often, so that a lost notification cannot hang a thread for good.
 LOOK_SECONDS = 5.0
+#: The same on a board, where the CPU may let a wake-up overtake the word that it is about.
+BOARD_LOOK_SECONDS = 0.2
 
 OnError = Callable[["Life", SidecarError], None]
 
@@ -48,6 +52,7 @@ class Life:
         engine: FeedEngine,
         stats: Stats,
         on_error: OnError,
+        board: Board | None = None,
     ) -> None:
         """Nothing runs before `begin`.
 
@@ -60,9 +65,10 @@ class Life:
             slots: this rank's slots of the arena.
             held: those of them that the trainer still reads from; they stay leased.
             on_error: called from the filler thread when it cannot go on.
+            board: the rank's, where the trainer reads frames from it.
         """
         self.rank, self.start, self.from_state, self.resuming = rank, start, from_state, resuming
-        self.consumed = consumed if resuming else start
+        self._consumed = consumed if resuming else start
         self.pid = pid
         #: The step after the last one that was signalled.
         self.delivered = start
@@ -80,6 +86,13 @@ class Life:
         self._failed = False
         self._closed: SidecarError | None = None
         self._gone = False
+        self._board = board
+        #: Number of this life on the board, for the trainer; 0: it has none.
+        self.board_life = board.begin() if board is not None else 0
+        #: With a board: the frame in each slot that the trainer may hold.
+        self._numbers: dict[int, int] = {}
+        #: What was heard of `consumed` on the board last.
+        self._told: int | None = None
         self._lease_held(slots, set(held))
         self._filler = threading.Thread(target=self._fill, name=f"fill-{rank}", daemon=True)
 
@@ -94,6 +107,7 @@ class Life:
                 self._slots.publish(local)
                 self._slots.lease(local)
                 self._arena.mark(local + self._base, SlotState.LEASED)
+                self._numbers[local] = HELD
         for local in reversed(range(len(self._slots))):
             if self._slots[local] == SlotState.FILLING:
                 self._slots.abort(local)
@@ -111,7 +125,7 @@ class Life:
                 return
             self._gone, self._closed = True, why
             self.streaming = False
-            self._cond.notify_all()
+            self._wake()
 
     def join(self, seconds: float) -> bool:
         """Wait for the filler, so that the slots may be given to somebody else; whether it has ended."""
@@ -141,6 +155,15 @@ class Life:
         return not self._gone
 
     @property
+    def consumed(self) -> int:
+        """The next step to consume, as far as the trainer has told."""
+        told = self._board.consumed if self._board is not None else None
+        # What was never announced cannot be consumed.
+        if told is not None and told != self._told and told <= max(self.delivered, self.start):
+            self._told = self._consumed = told
+        return self._consumed
+
+    @property
     def ended(self) -> bool:
         """The trainer has consumed the whole stream, or says that it wants no more."""
         return self.finished or (self.end_sent and self.consumed >= self._total)
@@ -148,12 +171,13 @@ class Life:
     def count(self, state: SlotState) -> int:
         """Number of slots in `state`."""
         with self._cond:
+            self._look()
             return self._slots.count(state)
 
     def reached(self, step: int) -> None:
         """A commit says that the trainer consumed up to `step`."""
         with self._cond:
-            self.consumed = max(self.consumed, step)
+            self._consumed = max(self.consumed, step)
 
     # ---- from the trainer --------------------------------------------------------------------------------------
 
@@ -163,6 +187,7 @@ class Life:
             try:
                 for slot in message.released:
                     self._slots.release(slot - self._base)
+                    self._numbers.pop(slot - self._base, None)
                     self._arena.mark(slot, SlotState.FREE)
             except SlotError as error:
                 raise ProtocolMismatch(
@@ -171,16 +196,40 @@ class Life:
                 ) from None
             finally:
                 if message.released:
-                    self._cond.notify_all()
+                    self._wake()
             # A step that was never sent cannot be consumed: the message tells where the trainer was before it attached.
-            if message.consumed <= max(self.delivered, self.start):
-                self.consumed = message.consumed
+            # On a board that word is newer than any message.
+            if self._told is None and message.consumed <= max(self.delivered, self.start):
+                self._consumed = message.consumed
             self.wait_seconds = _grown(self.wait_seconds, message.wait_seconds)
             self.step_seconds = _grown(self.step_seconds, message.step_seconds)
             self.copied_batches = max(self.copied_batches, message.copied_batches)
             if message.finished and not self.finished:
                 self.finished = True
-                self._cond.notify_all()
+                self._wake()
+
+    def _wake(self) -> None:
+        """Under the lock: all that wait here look again."""
+        self._cond.notify_all()
+        if self._board is not None:
+            self._board.wake()
+
+    def _look(self) -> None:
+        """Under the lock: what the board says of slots that the trainer has, or gave back."""
+        board = self._board
+        if board is None or not self._numbers or self._gone:
+            return
+        taken = board.taken
+        # In the order of their frames, so that the slot that is reused first was looked at last.
+        for local, number in sorted(self._numbers.items(), key=lambda item: item[1] if item[1] != HELD else -1):
+            back = board.released(local, number)
+            if self._slots[local] == SlotState.READY and (number < taken or back):
+                self._slots.lease(local)
+                self._arena.mark(local + self._base, SlotState.LEASED)
+            if back:
+                self._slots.release(local)
+                self._arena.mark(local + self._base, SlotState.FREE)
+                del self._numbers[local]
 
     # ---- to the trainer ----------------------------------------------------------------------------------------
 
@@ -215,6 +264,8 @@ class Life:
         for local, frame in ready:
             self._slots.lease(local)
             self._arena.mark(frame.slot, SlotState.LEASED)
+            if self._board is not None:
+                self._numbers[local] = frame.sequence
             self.delivered = frame.first_step + frame.steps
         return [frame for _, frame in ready]
 
@@ -248,10 +299,7 @@ class Life:
                 break
             frame = frame_message(meta, slot, sequence)
             self._arena.publish(slot, sequence, meta.first_step)
-            with self._cond:
-                self._slots.publish(local)
-                self._outbox.append((local, frame))
-                self._cond.notify_all()
+            self._announce(local, frame)
             step, sequence = meta.first_step + meta.steps, sequence + 1
         if self.finished:
             # Nothing more is wanted: memory that was read ahead for this rank goes to the others.
@@ -260,18 +308,48 @@ class Life:
             self._ending = not self._gone
             self._cond.notify_all()
 
+    def _announce(self, local: int, frame: pb.Frame) -> None:
+        """The frame is whole: tell the trainer."""
+        board, end = self._board, frame.first_step + frame.steps
+        if board is None:
+            with self._cond:
+                self._slots.publish(local)
+                self._outbox.append((local, frame))
+                self._cond.notify_all()
+            return
+        before = self.delivered
+        with self._cond:
+            self._slots.publish(local)
+            self._numbers[local] = frame.sequence
+            # The trainer may read it, and commit, as soon as it is shown.
+            self.delivered = end
+        failpoints.hit("server.before_signal")
+        if not board.announce(frame.sequence, frame.SerializeToString()):
+            with self._cond:
+                del self._numbers[local]
+                self.delivered = before
+                self._outbox.append((local, frame))
+                self._cond.notify_all()
+
     def _take(self) -> int | None:
         """A free slot; None when closed. Waiting here is backpressure: the trainer is slower than we are."""
-        begin = 0.0
-        with self._cond:
-            while not self._cancelled():
+        begin, board = 0.0, self._board
+        while not self._cancelled():
+            seen = board.releases if board is not None else 0
+            with self._cond:
+                self._look()
                 local = self._slots.take()
-                if local is not None:
-                    if begin:
-                        self._stats.wait("fill", "slot", time.monotonic() - begin)
-                    return local
+                if local is None and board is None and not self._cancelled():
+                    begin = begin or time.monotonic()
+                    self._cond.wait(LOOK_SECONDS)
+                    local = self._slots.take()
+            if local is not None:
+                if begin:
+                    self._stats.wait("fill", "slot", time.monotonic() - begin)
+                return local
+            if board is not None:
                 begin = begin or time.monotonic()
-                self._cond.wait(LOOK_SECONDS)
+                board.wait(seen, BOARD_LOOK_SECONDS)
         return None
 
     def _abort(self, local: int) -> None:

@@ -13,6 +13,8 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from lanefeed_core.board import board_bytes
+from lanefeed_core.layout import HEADER_BYTES
 from support.feed_client import eventually
 from support.feed_pod import Pod
 
@@ -95,7 +97,8 @@ def test_too_small_a_tmpfs_is_an_error_and_no_bus_error(make_pod: MakePod, tmp_p
     try:
         pod = Pod(tmp_path, folder, slot_bytes=1 << 20)
         line = fails(pod, 2)
-        assert line.startswith("ArenaError: the arena needs 4198400 bytes (4 slots of 1048576 bytes)")
+        needed = HEADER_BYTES + 4 * (1 << 20) + board_bytes(4)
+        assert line.startswith(f"ArenaError: the arena needs {needed} bytes (4 slots of 1048576 bytes)")
         assert "sizeLimit of the emptyDir" in line
         assert "sidecar.slots or sidecar.slotBytes" in line
         assert not list(folder.glob("arena-*"))

@@ -13,6 +13,7 @@ import pytest
 from lanefeed_core.cursor import Cursor
 from lanefeed_core.plan import Plan
 from lanefeed_core.proto import lanefeed_pb2 as pb
+from lanefeed_core.wire import PROTOCOL_VERSION
 from support.feed_client import eventually, kind_of
 from support.feed_pod import MANIFEST, Pod
 
@@ -35,7 +36,7 @@ def test_attach_says_what_does_not_fit(make_pod: MakePod) -> None:
         (
             {"protocol": 9},
             "ProtocolMismatch",
-            "the trainer's lanefeed test speaks protocol 9 and this sidecar 1: install the same",
+            f"the trainer's lanefeed test speaks protocol 9 and this sidecar {PROTOCOL_VERSION}: install the same",
         ),
         ({"plan_generation": 3}, "PlanMismatch", "the trainer is of plan generation 3 and this pod of 4"),
         (

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 
 from lanefeed_core import manifest_codec
+from lanefeed_core.board import board_bytes
 from lanefeed_core.lanes import Lanes
 from lanefeed_core.layout import HEADER_BYTES, fixed_frame_bytes
 from lanefeed_core.manifest import Field
@@ -137,7 +138,7 @@ def test_the_request_holds_arena_read_ahead_and_overhead_and_limit_and_tmpfs_two
     job = make({"ranksPerReplica": 4, "sidecar": {"slots": 6, "slotBytes": "9000000", "readAheadBytes": "1Gi"}})
     found = sizes(job.spec, make_plan(job), manifest())
     assert found.slot == 9_003_008  # whole pages
-    assert found.arena == HEADER_BYTES + 6 * 4 * 9_003_008
+    assert found.arena == HEADER_BYTES + 4 * (6 * 9_003_008 + board_bytes(6))
     assert found.memory >= found.arena + (1 << 30) + OVERHEAD_BYTES
     assert found.tmpfs >= 2 * found.arena
     assert found.memory % MIB == found.tmpfs % MIB == 0

@@ -66,6 +66,12 @@ class Arena:
                 f"sidecar's session is {self.session} with slots of {slot_bytes} bytes"
             )
 
+    def part(self, start: int, size: int) -> memoryview:
+        """Bytes of the mapping, writable. Raises ArenaError where there are none."""
+        if start + size > len(self.root):
+            raise ArenaError(f"the arena {self.path} has {len(self.root)} bytes: none from {start} to {start + size}")
+        return memoryview(self._memory)[start : start + size]
+
     def give_back(self, slot: int) -> None:
         """Free the memory of a slot that nobody will look at again: of a session that is over, its file unlinked."""
         try:

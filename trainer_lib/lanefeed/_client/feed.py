@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from queue import SimpleQueue
 from typing import Protocol
 
 import numpy as np
@@ -13,7 +12,7 @@ from lanefeed.errors import LanefeedError
 from lanefeed_core.proto import lanefeed_pb2 as pb
 from lanefeed_core.wire import StreamInfo
 
-__all__ = ["Commit", "End", "Event", "Failed", "Feed", "FrameCame", "Hello", "Reporter", "StopAt"]
+__all__ = ["Commit", "End", "Event", "Events", "Failed", "Feed", "FrameCame", "Hello", "Reporter", "StopAt"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,12 +70,25 @@ Event = FrameCame | End | Failed
 Reporter = Callable[[], pb.Progress]
 
 
+class Events(Protocol):
+    """Events of one life, in order; both raise queue.Empty."""
+
+    def get_nowait(self) -> Event:
+        """The next one, if it is there."""
+
+    def get(self, timeout: float) -> Event:
+        """The next one, within `timeout` seconds."""
+
+
 class Feed(Protocol):
     """One rank's feed. `peek` and `start` block with a deadline; everything else returns at once, but for `commit`."""
 
     @property
-    def inbox(self) -> "SimpleQueue[Event]":
+    def inbox(self) -> Events:
         """Events of the life that `start` began, in order."""
+
+    def say(self, consumed: int) -> None:
+        """The next step to consume, told whenever a frame is asked for; costs next to nothing."""
 
     @property
     def stop_at(self) -> StopAt | None:

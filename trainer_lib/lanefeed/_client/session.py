@@ -10,6 +10,7 @@ from pathlib import Path
 from queue import Empty
 from typing import Any
 
+from lanefeed._arena.board import Board
 from lanefeed._arena.former import FormerArenas
 from lanefeed._arena.leases import Leases
 from lanefeed._arena.mapping import Arena
@@ -46,6 +47,8 @@ class Session:
         self._finishing = False
         self.id = ""
         self.arena: Arena | None = None
+        #: Where frames come from, and slots go back; None: by messages.
+        self.board: Board | None = None
 
     def attach(self, request: pb.AttachRequest, seconds: float) -> Any:
         """A future of the AttachReply."""
@@ -56,6 +59,8 @@ class Session:
         self.id = reply.session
         if not peek:
             self.arena = Arena(reply.arena_path, reply.arena_bytes, reply.slot_bytes, reply.session)
+            if reply.board_life:
+                self.board = Board(self.arena, reply.board_offset, reply.slots, reply.board_life)
         last = to_commit(reply.last_commit) if reply.HasField("last_commit") else None
         return Hello(StreamInfo.from_json(reply.stream_json), reply.start, len(reply.slots), reply.session, last)
 
@@ -88,6 +93,8 @@ class Session:
                 if item is not None and item.session != self.id:
                     self._former.released(item.session, item.slot, leases)
             progress = report()
+            if self.board is not None:
+                self.board.say(consumed=progress.consumed)
             progress.released.extend(i.slot for i in items if i and (i.session, i.turn) == (self.id, self.turn))
             yield pb.ClientMessage(progress=progress)
             if last:
@@ -97,6 +104,11 @@ class Session:
         """One try: a future of the CommitReply."""
         request = pb.CommitRequest(session=self.id, rank=self._rank, plan_generation=plan_generation, commit=commit)
         return self._stub.Commit.future(request, timeout=seconds, metadata=self._metadata)
+
+    def cancel(self) -> None:
+        """End the stream: whoever reads it attaches again."""
+        if self._call is not None:
+            self._call.cancel()
 
     def finish(self, leases: Leases) -> None:
         """Send a last progress and half-close, let the sidecar end the stream, then close.

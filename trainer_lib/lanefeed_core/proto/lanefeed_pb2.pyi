@@ -6,7 +6,7 @@ from typing import ClassVar as _ClassVar, Iterable as _Iterable, Mapping as _Map
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class AttachRequest(_message.Message):
-    __slots__ = ("protocol", "rank", "world", "plan_generation", "state_json", "resume_at", "resuming", "pid", "version", "peek", "session", "held")
+    __slots__ = ("protocol", "rank", "world", "plan_generation", "state_json", "resume_at", "resuming", "pid", "version", "peek", "session", "held", "board")
     PROTOCOL_FIELD_NUMBER: _ClassVar[int]
     RANK_FIELD_NUMBER: _ClassVar[int]
     WORLD_FIELD_NUMBER: _ClassVar[int]
@@ -19,6 +19,7 @@ class AttachRequest(_message.Message):
     PEEK_FIELD_NUMBER: _ClassVar[int]
     SESSION_FIELD_NUMBER: _ClassVar[int]
     HELD_FIELD_NUMBER: _ClassVar[int]
+    BOARD_FIELD_NUMBER: _ClassVar[int]
     protocol: int
     rank: int
     world: int
@@ -31,10 +32,11 @@ class AttachRequest(_message.Message):
     peek: bool
     session: str
     held: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, protocol: _Optional[int] = ..., rank: _Optional[int] = ..., world: _Optional[int] = ..., plan_generation: _Optional[int] = ..., state_json: _Optional[str] = ..., resume_at: _Optional[int] = ..., resuming: bool = ..., pid: _Optional[int] = ..., version: _Optional[str] = ..., peek: bool = ..., session: _Optional[str] = ..., held: _Optional[_Iterable[int]] = ...) -> None: ...
+    board: bool
+    def __init__(self, protocol: _Optional[int] = ..., rank: _Optional[int] = ..., world: _Optional[int] = ..., plan_generation: _Optional[int] = ..., state_json: _Optional[str] = ..., resume_at: _Optional[int] = ..., resuming: bool = ..., pid: _Optional[int] = ..., version: _Optional[str] = ..., peek: bool = ..., session: _Optional[str] = ..., held: _Optional[_Iterable[int]] = ..., board: bool = ...) -> None: ...
 
 class AttachReply(_message.Message):
-    __slots__ = ("session", "arena_path", "arena_bytes", "slot_bytes", "slots", "stream_json", "start", "last_commit")
+    __slots__ = ("session", "arena_path", "arena_bytes", "slot_bytes", "slots", "stream_json", "start", "last_commit", "board_offset", "board_life")
     SESSION_FIELD_NUMBER: _ClassVar[int]
     ARENA_PATH_FIELD_NUMBER: _ClassVar[int]
     ARENA_BYTES_FIELD_NUMBER: _ClassVar[int]
@@ -43,6 +45,8 @@ class AttachReply(_message.Message):
     STREAM_JSON_FIELD_NUMBER: _ClassVar[int]
     START_FIELD_NUMBER: _ClassVar[int]
     LAST_COMMIT_FIELD_NUMBER: _ClassVar[int]
+    BOARD_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    BOARD_LIFE_FIELD_NUMBER: _ClassVar[int]
     session: str
     arena_path: str
     arena_bytes: int
@@ -51,7 +55,9 @@ class AttachReply(_message.Message):
     stream_json: str
     start: int
     last_commit: Committed
-    def __init__(self, session: _Optional[str] = ..., arena_path: _Optional[str] = ..., arena_bytes: _Optional[int] = ..., slot_bytes: _Optional[int] = ..., slots: _Optional[_Iterable[int]] = ..., stream_json: _Optional[str] = ..., start: _Optional[int] = ..., last_commit: _Optional[_Union[Committed, _Mapping]] = ...) -> None: ...
+    board_offset: int
+    board_life: int
+    def __init__(self, session: _Optional[str] = ..., arena_path: _Optional[str] = ..., arena_bytes: _Optional[int] = ..., slot_bytes: _Optional[int] = ..., slots: _Optional[_Iterable[int]] = ..., stream_json: _Optional[str] = ..., start: _Optional[int] = ..., last_commit: _Optional[_Union[Committed, _Mapping]] = ..., board_offset: _Optional[int] = ..., board_life: _Optional[int] = ...) -> None: ...
 
 class ClientMessage(_message.Message):
     __slots__ = ("begin", "progress")
