@@ -42,12 +42,15 @@ def _tell(made: Job) -> None:
             file.write(f"{made.name}\n{''.join(steps)}")
 
 
-def took(what: str, seconds: float, limit: float) -> None:
-    """Write a measured time into .e2e/times.json; fails where it is above what the design promises (G9)."""
+def took(what: str, seconds: float, limit: float, *, room: float = 1.0) -> None:
+    """Write a measured time into .e2e/times.json; fails where it is above what the design promises (G9).
+
+    `room`: times of the promise that are let pass, where scenarios run side by side and the machine is slow.
+    """
     with _lock:
         LOGS.mkdir(exist_ok=True)
         file = LOGS / "times.json"
         known = json.loads(file.read_text()) if file.exists() else {}
         known[what] = {"seconds": round(seconds, 2), "limit": limit}
         file.write_text(json.dumps(known, indent=1, sort_keys=True) + "\n")
-    assert seconds <= limit, f"{what} took {seconds:.1f} s, {limit:.0f} are promised"
+    assert seconds <= limit * room, f"{what} took {seconds:.1f} s, {limit:.0f} are promised"

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 from lanefeed_operator.kube.facts import JobFacts, NodeFacts, PodFacts, seconds
 from lanefeed_operator.kube.podstate import ON_THE_WAY
+from lanefeed_operator.reconcile.troubles import remedy
 from lanefeed_operator.reconcile.types import EXIT_STOPPED, FAILED, Children, ManifestInfo, Pod, Why
 from lanefeed_operator.render import names
 
@@ -239,6 +240,6 @@ def indexer_trouble(world: World, job: JobFacts) -> Why | None:
             continue
         where = f"container {trouble.container}: " if trouble.container else ""
         text = f"the indexer's pod {last.name} cannot run: {where}{trouble.reason}"
-        help_ = f"see `kubectl describe -n {job.namespace} pod {last.name}`"
+        help_ = remedy(trouble.reason) or f"see kubectl describe -n {job.namespace} pod {last.name}"
         return Why(trouble.reason, f"{text}: {trouble.message}; {help_}" if trouble.message else f"{text}; {help_}")
     return None

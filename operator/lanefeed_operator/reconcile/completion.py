@@ -11,6 +11,7 @@ from lanefeed_operator.api.spec import Completion
 from lanefeed_operator.api.status import StopStatus, to_time
 from lanefeed_operator.reconcile import conditions
 from lanefeed_operator.reconcile.context import Pass
+from lanefeed_operator.reconcile.failures import read_log
 from lanefeed_operator.reconcile.types import Children
 
 __all__ = ["completion", "ended", "unended"]
@@ -18,6 +19,8 @@ __all__ = ["completion", "ended", "unended"]
 #: Last reports and commits of pods that are gone may still be on their way for this long.
 LAST_REPORT_SECONDS = 15.0
 LAST_COMMIT_SECONDS = 3.0
+#: They are seldom later than this: from then on people are told what it looks like.
+USUAL_REPORT_SECONDS = 5.0
 #: No rank moved for this long although some pods are done for good and others are not.
 STRANDED_SECONDS = 60.0
 
@@ -39,6 +42,7 @@ def completion(p: Pass) -> bool:
     if left > 0:
         p.condition(conditions.RUNNING, True, "Ending", _ending(p, children))
         p.look_again(left)
+        _warn(p, children, LAST_REPORT_SECONDS - left)
         return True
     return _interrupted(p, children)
 
@@ -51,6 +55,35 @@ def _ending(p: Pass, children: Children) -> str:
         f"all trainers have exited with code 0 and {len(left)} ranks have not read their stream to its end: if their "
         "last reports do not say otherwise the job goes on from the last commit"
     )
+
+
+def _warn(p: Pass, children: Children, waited: float) -> None:
+    """Say it while the pods are still there, with their logs."""
+    if waited < USUAL_REPORT_SECONDS:
+        p.look_again(USUAL_REPORT_SECONDS - waited)
+        return
+    pods, per_pod = p.pods_by_index(), p.status.plan.ranks_per_replica
+    missing = unended(p, children)
+    first = pods.get(missing[0] // per_pod) if missing else None
+    if first is None:
+        return
+    log = read_log(p.job, first)
+    p.condition(
+        conditions.DEGRADED,
+        True,
+        conditions.EXITED_EARLY,
+        f"pod {first.name or f'index {first.index}'} has exited with code 0 before its stream ended, as have all "
+        f"others; ranks {_some(missing)} have samples left (last commit at step {p.last_step} of {_total(p)}). "
+        f"{log}; let the trainer {conditions.READ_ON}",
+    )
+
+
+def _some(ranks: list[int]) -> str:
+    return ", ".join(map(str, ranks[:8])) + (", ..." if len(ranks) > 8 else "")
+
+
+def _total(p: Pass) -> int:
+    return p.status.stream.total_steps if p.status.stream else 0
 
 
 def _stranded(p: Pass, children: Children) -> bool:
@@ -66,8 +99,7 @@ def _stranded(p: Pass, children: Children) -> bool:
     if left > 0:
         p.look_again(left)
         return False
-    total = p.status.stream.total_steps if p.status.stream else 0
-    return _finish(p) if p.last_step >= total else _interrupted(p, children)
+    return _finish(p) if p.last_step >= _total(p) else _interrupted(p, children)
 
 
 def _believed(p: Pass, children: Children) -> bool:
@@ -99,7 +131,7 @@ def ended(p: Pass, children: Children) -> bool:
 
 def _finish(p: Pass) -> bool:
     """Complete; but give the last commit a moment to arrive, it holds the proof of the last epoch."""
-    total = p.status.stream.total_steps if p.status.stream else 0
+    total = _total(p)
     left = LAST_COMMIT_SECONDS - p.since(p.status.plan.finished_time)
     if p.last_step < total and left > 0:
         p.look_again(left)
@@ -118,6 +150,9 @@ def _finish(p: Pass) -> bool:
             f"the last commit is at step {p.last_step} of {total}, so what came after it is not proven: call "
             "loader.commit() after the last batch",
         )
+    degraded = p.status.condition(conditions.DEGRADED)
+    if degraded is not None and degraded.reason == conditions.EXITED_EARLY:
+        p.condition(conditions.DEGRADED, False, "Well", "nothing is wrong")
     p.condition(conditions.RUNNING, False, "Complete", "the job is complete")
     p.condition(conditions.COMPLETE, True, "Consumed", f"every rank consumed its stream to the end ({total} steps)")
     p.set(completion_time=to_time(p.now))
@@ -126,19 +161,23 @@ def _finish(p: Pass) -> bool:
 
 def _interrupted(p: Pass, children: Children) -> bool:
     """All exited 0 too early: count it, and begin again from the last commit if that ever helped."""
-    total = p.status.stream.total_steps if p.status.stream else 0
     idle = p.status.restarts.idle + 1 if p.last_step <= p.status.plan.start else 0
     missing = unended(p, children)
     p.count("Interrupted", interrupted=1, idle=idle)
     if idle > p.job.spec.max_restarts:
-        names = ", ".join(map(str, missing[:8])) + (", ..." if len(missing) > 8 else "")
         p.fail(
-            "ExitedEarly",
-            f"the trainer exits with code 0 before its stream ends (ranks {names}; last commit at step {p.last_step} "
-            f"of {total}), {idle} times in a row without a new commit: let it consume the loader to its end, call "
-            "loader.finish() to end early, exit with lanefeed.Stopped when stopped, or set completion: OnExit",
+            conditions.EXITED_EARLY,
+            f"the trainer exits with code 0 before its stream ends (ranks {_some(missing)}; last commit at step "
+            f"{p.last_step} of {_total(p)}), {idle} times in a row without a new commit: let it {conditions.READ_ON}",
         )
         return True
+    p.condition(
+        conditions.STOPPING,
+        True,
+        "Interrupted",
+        f"all trainers exited with code 0 and ranks {_some(missing)} had samples left: the job begins again from step "
+        f"{p.last_step}",
+    )
     p.set(stop=StopStatus(step=p.last_step, reason="Interrupted", time=to_time(p.now), done=True, outcome="Exited"))
     p.look_again(0)
     return True

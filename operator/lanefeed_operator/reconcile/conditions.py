@@ -12,9 +12,11 @@ __all__ = [
     "COMPLETE",
     "DATASET_READY",
     "DEGRADED",
+    "EXITED_EARLY",
     "FAILED",
     "NOT_CONNECTED",
     "PROVEN",
+    "READ_ON",
     "RUNNING",
     "SPEC_VALID",
     "STOPPING",
@@ -36,6 +38,13 @@ FAILED = "Failed"
 
 #: Reason of Running=True while trainers load, or forget to connect.
 NOT_CONNECTED = "TrainerNotConnected"
+
+#: Reason of Degraded and Failed: code 0 before the stream's end; and what such a trainer should do instead.
+EXITED_EARLY = "ExitedEarly"
+READ_ON = (
+    "read the loader to its end, call loader.finish() to end early, and raise lanefeed.Stopped when it is stopped; or "
+    "set completion: OnExit"
+)
 
 #: In this order in the status, whatever order they were set in.
 ORDER = (SPEC_VALID, DATASET_READY, RUNNING, STOPPING, SUSPENDED, DEGRADED, PROVEN, COMPLETE, FAILED)

@@ -1,8 +1,9 @@
 """A written plan generation: see that its document and its children exist, and nothing of any other plan."""
 
 from lanefeed_operator.reconcile import stop
-from lanefeed_operator.reconcile.conditions import DEGRADED, RUNNING, is_true
+from lanefeed_operator.reconcile.conditions import DEGRADED, EXITED_EARLY, READ_ON, RUNNING, is_true
 from lanefeed_operator.reconcile.context import Pass
+from lanefeed_operator.reconcile.failures import read_log
 from lanefeed_operator.reconcile.plan_policy import admitted, change, new_plan, shrunk
 from lanefeed_operator.reconcile.troubles import failing, trouble, unconnected
 from lanefeed_operator.reconcile.types import Children, CreateChildren, DeleteChildren, Why, WritePlan
@@ -121,23 +122,23 @@ def _degraded(p: Pass, children: Children, why: Why | None) -> None:
     feed = p.observed.feed
     if feed.disagree and feed.plan_generation == p.generation:
         why = Why("RanksDisagree", _apart(p))
-    why = why or failing(p, children) or _early(p) or _set_aside(p)
+    why = why or failing(p, children) or _early(p, children) or _set_aside(p)
     if why is None or children.queued:
         p.condition(DEGRADED, False, "Well", "nothing is wrong")
     else:
         p.condition(DEGRADED, True, why.reason, why.message)
 
 
-def _early(p: Pass) -> Why | None:
+def _early(p: Pass, children: Children) -> Why | None:
     """The plan before this one ended with code 0 too early, and nothing was committed since."""
     times = p.status.restarts.idle
-    if not times or p.status.restarts.last_reason != "Interrupted":
+    if not times or p.status.restarts.last_reason != "Interrupted" or p.last_step > p.status.plan.start:
         return None
+    log = read_log(p.job, children.pods[0] if children.pods else None)
     return Why(
-        "ExitedEarly",
+        EXITED_EARLY,
         f"trainers exited with code 0 before their stream ended, {times} times in a row with no new commit (at most "
-        f"{p.job.spec.max_restarts}): let them read the loader to its end or call loader.finish(), or set completion: "
-        "OnExit",
+        f"{p.job.spec.max_restarts}). {log}; let the trainer {READ_ON}",
     )
 
 

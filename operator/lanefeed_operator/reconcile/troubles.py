@@ -12,7 +12,7 @@ from lanefeed_operator.reconcile.context import Pass
 from lanefeed_operator.reconcile.failures import ending, last_dead, read_log
 from lanefeed_operator.reconcile.types import Children, Pod, Trouble, Why
 
-__all__ = ["failing", "trouble", "unconnected"]
+__all__ = ["failing", "remedy", "trouble", "unconnected"]
 
 SIDECAR = "lanefeed-sidecar"
 #: What is quite usual for that long is no trouble.
@@ -20,7 +20,13 @@ PATIENCE_SECONDS = 20.0
 #: Large models load for minutes: that is said, but it is no trouble before.
 LOADING_SECONDS = 180.0
 
-_IMAGE = "check the image's name, and spec.template.spec.imagePullSecrets where the registry asks who pulls"
+#: Pods whose trainers are missing, named in a message.
+MAX_NAMED = 3
+
+_IMAGE = (
+    "check the image's name, that nodes reach its registry, and spec.template.spec.imagePullSecrets where it asks who "
+    "pulls"
+)
 _COMMAND = "check command, args, workingDir and mounts in spec.template"
 _HELP = {
     "ErrImagePull": _IMAGE,
@@ -33,14 +39,15 @@ _HELP = {
     "RunContainerError": _COMMAND,
     "StartError": _COMMAND,
     "ContainerCannotRun": _COMMAND,
-    "Unschedulable": "free or add nodes, ask for less in spec.template, or let the job go on with fewer pods "
-    "(elastic.shrinkAfterSeconds)",
+    "Unschedulable": "free or add nodes, or ask for less in spec.template (resources, nodeSelector, affinity)",
     "SchedulingGated": "whoever put the gate on the pod has to lift it",
 }
 _OOM = {
     True: "raise spec.sidecar.resources.limits.memory, or lower spec.sidecar.readAheadBytes",
     False: "raise its memory limit in spec.template",
 }
+#: What helps the job where not all pods find a node.
+_SMALLER = "; with elastic.shrinkAfterSeconds it goes on with fewer pods"
 #: Waiting that is part of every start.
 _USUAL = ("ContainerCreating", "PodInitializing")
 
@@ -66,18 +73,26 @@ def _lost(p: Pass, pod: Pod, since: float) -> Why:
 
 def _said(p: Pass, pod: Pod, one: Trouble) -> Why:
     where = f"container {one.container} of " if one.container else ""
-    what = f"{one.reason}{f': {one.message}' if one.message else ''}"
+    said = one.message.rstrip(".")
+    what = f"{one.reason}{f': {said}' if said else ''}"
     if one.restarts:
         code = "" if one.exit_code is None else f", exit code {one.exit_code}"
         what += f" (started again {one.restarts} times{code})"
     if one.reason == "OOMKilled":
         help_ = _OOM[one.container == SIDECAR]
     elif one.reason in _HELP:
-        help_ = _HELP[one.reason]
+        help_ = remedy(one.reason)
+        if one.reason == "Unschedulable" and not p.job.spec.elastic.shrink_after_seconds:
+            help_ += _SMALLER
     else:
         log = read_log(p.job, pod, one.container)
         help_ = f"{log[0].lower()}{log[1:]}"
     return Why(one.reason, f"{where}{_name(pod)}: {what}; {help_}")
+
+
+def remedy(reason: str) -> str:
+    """What to do about a pod that waits for this reason; "" where its log has to say it."""
+    return _HELP.get(reason, "")
 
 
 def _name(pod: Pod) -> str:
@@ -113,15 +128,21 @@ def unconnected(p: Pass, children: Children, seconds: float = PATIENCE_SECONDS) 
         return
     feed = p.observed.feed
     world = children.replicas * p.status.plan.ranks_per_replica
-    here = len(feed.ranks) if feed.plan_generation == p.generation else 0
+    known = set(feed.ranks) if feed.plan_generation == p.generation else set()
+    here = len(known)
     if not here and from_time(p.status.progress.time) > from_time(p.status.plan.time):
         # They were heard of in this plan, by a control plane before this one: their next reports are on the way.
         return
     if here < world and _over(p, max(made), seconds):
+        missing = {rank // p.status.plan.ranks_per_replica for rank in range(world) if rank not in known}
+        pods = [pod for pod in children.alive if pod.index in missing]
+        names = ", ".join(pod.name or f"index {pod.index}" for pod in pods[:MAX_NAMED])
+        more = ", ..." if len(pods) > MAX_NAMED else ""
+        log = read_log(p.job, pods[0] if pods else None)
         yield Why(
             NOT_CONNECTED,
-            f"{world - here} of {world} ranks have not connected to their sidecars: they may still load; if not, see "
-            "the trainer's log, and let it call lanefeed.connect() on every rank",
+            f"{world - here} of {world} ranks have not connected to their sidecars (pods {names}{more}): they may "
+            f"still load. If not: {log[0].lower()}{log[1:]}, and let the trainer call lanefeed.connect() on every rank",
         )
 
 

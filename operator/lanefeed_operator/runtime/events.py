@@ -18,6 +18,7 @@ from lanefeed_operator.reconcile.conditions import (
     DATASET_READY,
     DEGRADED,
     FAILED,
+    NOT_CONNECTED,
     PROVEN,
     RUNNING,
     SPEC_VALID,
@@ -72,6 +73,10 @@ def _conditions(before: Status, after: Status) -> Iterator[Note]:
         if new is None or new.status != value or (old is not None and _same(old, new)):
             continue
         yield Note(new.reason, new.message, kind != PROVEN)
+    new, old = after.condition(RUNNING), before.condition(RUNNING)
+    if new is not None and new.reason == NOT_CONNECTED and (old is None or not _same(old, new)):
+        # Large models load for minutes: it is worth a word, and no warning yet.
+        yield Note(new.reason, new.message)
 
 
 def _same(old: Condition, new: Condition) -> bool:

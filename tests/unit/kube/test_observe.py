@@ -298,7 +298,7 @@ def test_an_indexer_that_cannot_run_says_why() -> None:
     why = indexer_trouble(w, w.our_jobs("indexer")[0])
     assert why is not None
     assert why.reason == "ImagePullBackOff"
-    assert "container lanefeed-indexer: ImagePullBackOff: no such image" in why.message
+    assert "container lanefeed-indexer: ImagePullBackOff: no such image; check the image's name" in why.message
     held = indexer({})
     held["spec"]["suspend"] = True
     why = indexer_trouble(world([], []), job_facts(held))
