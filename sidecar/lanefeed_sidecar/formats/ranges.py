@@ -53,7 +53,7 @@ class RangeFile:
     def read_at(self, start: int, into: memoryview) -> int:
         """Fill a buffer with the bytes from `start`; how many came. For readers that are not pyarrow's."""
         self._at = start
-        data = memoryview(self.read_buffer(len(into)))
+        data = memoryview(self.read_buffer(len(into))).cast("B")
         into[: len(data)] = data
         return len(data)
 

@@ -5,7 +5,8 @@ manifest lists. A reader belongs to one thread (pyarrow's ParquetFile is not saf
 file, the row group and what to do. What a file declares of itself is checked against the manifest, never trusted.
 """
 
-from collections.abc import Iterator, Mapping
+import os
+from collections.abc import Callable, Iterator, Mapping
 from typing import Protocol
 
 import pyarrow as pa
@@ -17,7 +18,9 @@ from lanefeed_sidecar.errors import DataError
 from lanefeed_sidecar.formats.blocks import Blocks
 from lanefeed_sidecar.formats.chunk import Block, Chunk, ChunkColumn, FixedChunk
 from lanefeed_sidecar.formats.convert import Converter, ConvertError, convert, converter
+from lanefeed_sidecar.formats.flow import BUFFER_BYTES, pieces
 from lanefeed_sidecar.formats.identity import REMEDY, check_content, check_identity
+from lanefeed_sidecar.formats.weigh import Weigher, Weight, dictionary_columns
 from lanefeed_sidecar.formats.whole_lists import ReadAt, WholeLists
 from lanefeed_sidecar.sources.names import is_remote, join
 
@@ -34,8 +37,15 @@ class ShardReader(Protocol):
         """The whole row group."""
         ...
 
+    def weigh(self, row_group: int, most: int) -> Weight:
+        """What the row group decodes to, without decoding it; an error where one page takes more than `most` bytes."""
+        ...
+
     def stream(self, row_group: int, batch_rows: int) -> Iterator[Chunk]:
-        """The row group in pieces of at most `batch_rows` rows, so that memory is bounded whatever it decodes to."""
+        """The row group in pieces of at most `batch_rows` rows, so that memory is bounded whatever it decodes to.
+
+        It may be left where it is, outlive the reader, and be gone on with from another thread.
+        """
         ...
 
     def close(self) -> None:
@@ -148,10 +158,17 @@ class ParquetReader:
         source: pa.NativeFile | None = None,
         metadata: pq.FileMetaData | None = None,
         reads: ReadAt | None = None,
+        reopen: Callable[[], pa.NativeFile] | None = None,
     ) -> None:
-        """`source` and `reads`: where `path` can be read, if it is no local file; `metadata`: its footer, if known."""
-        self._path = path
+        """`source` and `reads`: where `path` can be read, if it is no local file; `metadata`: its footer, if known.
+
+        `reopen`: such a source once more, for what reads beside this reader.
+        """
+        self._path, self._source, self._reopen, self._reads = path, source, reopen, reads
+        self._wanted = columns
         self._rows = row_groups
+        self._weigher: Weigher | None = None
+        self._fd = -1
         self._file = pq.ParquetFile(
             source or path, metadata=metadata, memory_map=False, pre_buffer=False, page_checksum_verification=True
         )
@@ -190,22 +207,58 @@ class ParquetReader:
                     found[column.name] = values
         return found
 
+    def weigh(self, row_group: int, most: int) -> Weight:
+        """See ShardReader."""
+        try:
+            if self._weigher is None:
+                self._weigher = Weigher(
+                    self._file, self._wanted, self._reads or self._read_local, lambda: self._again(self._source)
+                )
+            return self._weigher.weigh(row_group, most)
+        except (*DECODE_ERRORS, IndexError) as error:
+            raise self._error(row_group, error) from error
+
+    def _read_local(self, at: int, into: memoryview) -> int:
+        if self._fd < 0:
+            self._fd = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
+        return os.preadv(self._fd, [into], at)
+
+    def _again(self, source: pa.NativeFile | None) -> pq.ParquetFile:
+        """The same file, read through a small buffer, strings as dictionaries. ConvertError: it is another one."""
+        file = pq.ParquetFile(
+            source or self._path,
+            read_dictionary=dictionary_columns(self._file.schema),
+            memory_map=False,
+            pre_buffer=False,
+            buffer_size=BUFFER_BYTES,
+            page_checksum_verification=True,
+        )
+        if not file.metadata.equals(self._file.metadata):
+            file.close()
+            raise ConvertError("the file was replaced while it was read")
+        return file
+
     def stream(self, row_group: int, batch_rows: int) -> Iterator[Chunk]:
         """See ShardReader."""
-        left = self._rows[row_group]
-        batches = self._file.iter_batches(batch_rows, row_groups=[row_group], columns=self._names, use_threads=False)
+        rows = left = self._rows[row_group]
+        try:
+            file = self._again(self._reopen() if self._reopen else None)
+            columns = _Columns(file.schema_arrow, self._wanted)
+            batches = pieces(file, row_group, batch_rows, self._names)
+        except DECODE_ERRORS as error:
+            raise self._error(row_group, error) from error
         while True:
             try:
                 batch = next(batches, None)
                 if batch is None:
                     break
                 left -= batch.num_rows
-                chunk = self._columns.chunk(batch, batch.num_rows)
+                chunk = columns.chunk(batch, batch.num_rows)
             except DECODE_ERRORS as error:
                 raise self._error(row_group, error) from error
             yield chunk
         if left:
-            raise self._error(row_group, f"it has {self._rows[row_group] - left} rows and should have {left} more")
+            raise self._error(row_group, f"it has {rows - left} rows and should have {left} more")
 
     def _error(self, row_group: int, error: Exception | str) -> DataError:
         return DataError(f"shard {self._path}, row group {row_group} cannot be decoded: {error}; {REMEDY}")
@@ -214,6 +267,9 @@ class ParquetReader:
         """See ShardReader."""
         self._file.close()
         self._lists.close()
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
 
 
 class ArrowReader:
@@ -250,6 +306,10 @@ class ArrowReader:
             return self._columns.chunk(batch, batch.num_rows)
         except DECODE_ERRORS as error:
             raise self._error(row_group, error) from error
+
+    def weigh(self, row_group: int, most: int) -> Weight:
+        """See ShardReader. A record batch is mapped, and its sizes are those that the indexer saw."""
+        return Weight(0, 0)
 
     def stream(self, row_group: int, batch_rows: int) -> Iterator[Chunk]:
         """See ShardReader. A mapped batch costs no memory, a compressed one is decompressed whole."""

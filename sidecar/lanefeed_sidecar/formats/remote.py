@@ -21,6 +21,7 @@ from lanefeed_sidecar.formats.footer import FooterError, footer_bytes
 from lanefeed_sidecar.formats.identity import REMEDY
 from lanefeed_sidecar.formats.ranges import Held, RangeFile, column_ranges
 from lanefeed_sidecar.formats.reader import DECODE_ERRORS, ArrowReader, ParquetReader, ShardReader
+from lanefeed_sidecar.formats.weigh import Weight
 from lanefeed_sidecar.sources.names import join
 from lanefeed_sidecar.sources.reads import Counters, Settings
 from lanefeed_sidecar.sources.stores import RemoteObject, Stores
@@ -163,10 +164,15 @@ class RemoteShards:
         file = opened.footer.file(opened.remote)
         path = str(opened.remote.name)
         source = pa.PythonFile(file, mode="r")
+
+        def again() -> pa.NativeFile:
+            return pa.PythonFile(opened.footer.file(opened.remote), mode="r")
+
         try:
             if opened.metadata is None:
                 return ArrowReader(path, rows, columns, source)
-            return _Reader(ParquetReader(path, rows, columns, source, opened.metadata, file.read_at), file, self, shard)
+            reader = ParquetReader(path, rows, columns, source, opened.metadata, file.read_at, again)
+            return _Reader(reader, file, self, shard)
         except DECODE_ERRORS as error:
             raise DataError(f"shard {path} cannot be opened: {error}; {REMEDY}") from error
 
@@ -257,7 +263,7 @@ class _Alone:
     """Closes the stores with the reader."""
 
     def __init__(self, reader: ShardReader, shards: RemoteShards) -> None:
-        self.read, self.stream = reader.read, reader.stream
+        self.read, self.stream, self.weigh = reader.read, reader.stream, reader.weigh
         self._reader, self._shards = reader, shards
 
     def close(self) -> None:
@@ -272,16 +278,33 @@ class _Reader:
     def __init__(self, reader: ParquetReader, file: RangeFile, shards: RemoteShards, shard: int) -> None:
         self._reader, self._file, self._shards, self._shard = reader, file, shards, shard
 
+        #: Row group whose bytes are held, since it was weighed.
+        self._holds = -1
+
+    def weigh(self, row_group: int, most: int) -> Weight:
+        """See ShardReader. What it takes from the store is kept for `read`, which follows."""
+        self._hold(row_group)
+        return self._reader.weigh(row_group, most)
+
     def read(self, row_group: int) -> Chunk:
         """See ShardReader."""
-        self._file.hold(self._shards.take(self._shard, row_group))
+        self._hold(row_group)
         try:
             return self._reader.read(row_group)
         finally:
+            self._holds = -1
             self._file.hold(())
 
+    def _hold(self, row_group: int) -> None:
+        if self._holds != row_group:
+            self._holds = -1
+            self._file.hold(self._shards.take(self._shard, row_group))
+            self._holds = row_group
+
     def stream(self, row_group: int, batch_rows: int) -> Iterator[Chunk]:
-        """See ShardReader. Too large to be held: column chunks are read as pyarrow asks for them."""
+        """See ShardReader. Too large to be held: it is read as it is decoded, a little at a time."""
+        self._holds = -1
+        self._file.hold(())
         return self._reader.stream(row_group, batch_rows)
 
     def close(self) -> None:

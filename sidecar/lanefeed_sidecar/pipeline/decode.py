@@ -20,6 +20,8 @@ from lanefeed_core.manifest import Manifest
 from lanefeed_sidecar.cache import Allowance, DecodedCache
 from lanefeed_sidecar.errors import DataError, SidecarError
 from lanefeed_sidecar.formats import Chunk, ShardReader
+from lanefeed_sidecar.formats.flow import BUFFER_BYTES, PIECE_BYTES
+from lanefeed_sidecar.pipeline.flows import Flow, Flows, ranges
 from lanefeed_sidecar.pipeline.needs import WindowKey
 from lanefeed_sidecar.pipeline.pieces import RowGroupKey, RowGroups
 from lanefeed_sidecar.pipeline.stats import Stats
@@ -39,6 +41,8 @@ _NICE = 10
 #: Without work for so long a thread is idle, and writes to the cache what memory holds.
 _IDLE_SECONDS = 0.05
 _TRIES = 3
+#: A page may always decompress to so much; more only where the budget is large.
+_LEAST_PAGE_BYTES = 32 << 20
 _PAUSE_SECONDS = 0.1
 
 
@@ -65,6 +69,8 @@ class Workers:
         self._store, self._manifest, self._lanes, self._groups = store, manifest, lanes, groups
         self._columns, self._budget, self._open_shard, self._stats = columns, budget, open_shard, stats
         self._cache = cache
+        self._ragged = any(column.ragged for column in columns)
+        self._flows = Flows(budget // 8, store.hold)
         #: Row groups that were decoded in the epoch that is being read, to count those that are decoded again.
         self._seen: set[RowGroupKey] = set()
         self._seen_epoch = 0
@@ -110,6 +116,8 @@ class Workers:
         finally:
             for reader in readers.values():
                 reader.close()
+            if self._stopped.is_set():
+                self._flows.close()
 
     def _patience(self) -> float:
         """How long to wait for work before looking for something to write."""
@@ -170,9 +178,7 @@ class Workers:
             self._stats.add(cache_hits=1)
             self._scatter(task, task.chunk, 0)
             return None, False
-        size = self._groups.nbytes(task.group)
-        streams = self._store.streams(task.group)
-        if self._cache is not None and not streams:
+        if self._cache is not None and not self._store.streams(task.group):
             began = time.perf_counter()
             kept = self._cache.get(task.group, [window.key for window in task.windows])
             if kept is not None:
@@ -180,7 +186,9 @@ class Workers:
                 self._scatter(task, kept, 0)
                 return kept, False
         reader = self._reader(task.group.shard, readers)
-        if streams:
+        self._weigh(task.group, reader)
+        size = self._groups.nbytes(task.group)
+        if self._store.streams(task.group):
             self._stream(task, reader, size)
             return None, True
         clocks = _clocks()
@@ -191,19 +199,49 @@ class Workers:
         self._scatter(task, chunk, 0)
         return chunk, True
 
+    def _weigh(self, group: RowGroupKey, reader: ShardReader) -> None:
+        """Before anything of it is decoded; once."""
+        if not self._groups.weighed(group):
+            weight = reader.weigh(group.group, max(_LEAST_PAGE_BYTES, self._budget // 4))
+            if weight.nbytes or weight.pages:
+                self._groups.weigh(group, weight.nbytes, weight.pages)
+
     def _stream(self, task: Task, reader: ShardReader, size: int) -> None:
-        """A huge row group comes in pieces; rows of windows that are not open are decoded again later."""
-        rows = self._groups.rows(task.group)
-        batch = max(1, min(rows, int(rows * (self._budget // 16) / max(1, size))))
-        at = 0
-        began = _clocks()
-        for chunk in reader.stream(task.group.group, batch):
+        """A huge row group comes in pieces; readings are left where the windows end (`flows`)."""
+        group = task.group
+        rows, piece = self._groups.rows(group), max(1, min(PIECE_BYTES, self._budget // 64))
+        batch = max(1, min(rows, int(rows * piece / max(1, size))))
+        held = piece + self._groups.pages(group) + BUFFER_BYTES * len(self._columns)
+        pieces = [window.pieces[group] for window in task.windows]
+        for low, high in ranges(pieces, batch, self._flows.room(held)):
+            flow = self._flows.take(group, low, high)
+            if flow is None:
+                flow = Flow(reader.stream(group.group, batch), held)
+                self._count(task, 0, 0)
+            try:
+                self._follow(task, flow, low, high)
+            except BaseException:
+                flow.close()
+                raise
+            if flow.at < rows:
+                self._flows.leave(group, flow)
+            else:
+                flow.close()
+        self._flows.keep(self._store.wanted)
+
+    def _follow(self, task: Task, flow: Flow, low: int, high: int) -> None:
+        """Scatter rows [low, high) of the row group."""
+        before, began = flow.read, _clocks()
+        for first, chunk in flow.until(low, high):
             self._decoded(began)
-            self._scatter(task, chunk, at)
-            at += chunk.rows
+            self._scatter(task, chunk, first)
             began = _clocks()
-        self._count(task, at, size)
-        self._expect(task.group, at)
+        self._decoded(began)
+        rows = self._groups.rows(task.group)
+        share = (flow.read - before) / max(1, rows)
+        self._stats.add(rows=flow.read - before, bytes_decoded=int(self._groups.nbytes(task.group) * share))
+        if flow.read < high:
+            self._expect(task.group, flow.read)
 
     def _decoded(self, began: tuple[float, float]) -> None:
         """What is wall time and no CPU time of this thread was waiting: for storage, or for a core."""
@@ -233,6 +271,8 @@ class Workers:
         first_id = self._lanes.shard_start(task.group.shard) + self._groups.start(task.group)
         for window in task.windows:
             window.scatter(task.group, chunk, first_row, first_id)
+        if self._ragged:
+            self._store.check(task.group)
         self._stats.spend(scatter=time.perf_counter() - began)
 
     def _reader(self, shard: int, readers: OrderedDict[int, ShardReader]) -> ShardReader:

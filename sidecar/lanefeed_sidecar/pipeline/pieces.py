@@ -42,6 +42,12 @@ class RowGroups:
         self._starts = [(0, *accumulate(s.row_groups)) for s in manifest.shards]
         self._bytes = [s.row_group_bytes for s in manifest.shards]
         self._manifest = manifest
+        #: What was found out about row groups before they were decoded: (bytes, bytes of their largest pages).
+        self._weighed: dict[RowGroupKey, tuple[int, int]] = {}
+
+    def path(self, key: RowGroupKey) -> str:
+        """Of its shard, for messages."""
+        return self._manifest.shards[key.shard].path
 
     def start(self, key: RowGroupKey) -> int:
         """First row of the row group in its shard."""
@@ -52,8 +58,25 @@ class RowGroups:
         starts = self._starts[key.shard]
         return starts[key.group + 1] - starts[key.group]
 
+    def weighed(self, key: RowGroupKey) -> bool:
+        """Whether its size is known and not only what the metadata says."""
+        return key in self._weighed
+
+    def weigh(self, key: RowGroupKey, nbytes: int, pages: int) -> None:
+        """Its ragged columns decode to `nbytes`, and its largest pages, one a column, to `pages`."""
+        self._weighed[key] = (nbytes, pages)
+
+    def pages(self, key: RowGroupKey) -> int:
+        """Bytes of its largest pages, one a column; 0 where that is not known."""
+        return self._weighed.get(key, (0, 0))[1]
+
     def nbytes(self, key: RowGroupKey) -> int:
-        """Decoded bytes, about: as the metadata says (encoded, so often too little), or what fixed columns take."""
+        """Decoded bytes: what was found out, or as the metadata says (encoded, so often too little).
+
+        At least what fixed columns take.
+        """
+        if key in self._weighed:
+            return self._weighed[key][0] + self.rows(key) * self._row_bytes
         known = self._bytes[key.shard]
         said = int(known[key.group]) if known else int(self.rows(key) * self._manifest.row_bytes)
         return max(said, self.rows(key) * self._row_bytes)

@@ -10,15 +10,16 @@ import math
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 
 from lanefeed_core.lanes import Lanes
 from lanefeed_core.layout import Column
 from lanefeed_sidecar.errors import SidecarError
 from lanefeed_sidecar.formats.chunk import Chunk
+from lanefeed_sidecar.pipeline.fronts import Fronts, too_large
 from lanefeed_sidecar.pipeline.needs import PAD_WINDOW, WindowKey, WindowNeed, lane_needs
 from lanefeed_sidecar.pipeline.pieces import RowGroupKey, RowGroups, window_pieces, window_rows
 from lanefeed_sidecar.pipeline.stats import Stats
+from lanefeed_sidecar.pipeline.tasks import Task
 from lanefeed_sidecar.pipeline.window import BufferPool, Window
 
 __all__ = ["Store", "Task"]
@@ -27,17 +28,10 @@ __all__ = ["Store", "Task"]
 _AHEAD = 3
 #: Row groups that decode to more than this share of the budget are streamed in pieces.
 _STREAM_SHARE = 4
+#: Windows of rows whose sizes nobody knew may take so much more than the budget.
+_OVER_BYTES = 32 << 20
 #: How often waiters look whether they were cancelled; they are woken for everything else.
 _LOOK_AGAIN_SECONDS = 0.1
-
-
-@dataclass(slots=True)
-class Task:
-    """Decode a row group (or take the kept `chunk`) and scatter it into `windows`."""
-
-    group: RowGroupKey
-    windows: list[Window]
-    chunk: Chunk | None
 
 
 class Store:
@@ -67,8 +61,7 @@ class Store:
         self._lanes, self._groups, self._columns = lanes, groups, columns
         self._rank_lanes, self._stop, self._budget, self._row_bytes = rank_lanes, stop, budget, row_bytes
         self._reserve = reserve
-        #: Whether row groups are kept for a whole epoch: all of them are not much, or lanes have epochs of their own.
-        self._keeps_epochs = not lanes.spec.aligned or groups.total() <= budget // 2
+        #: Row groups are kept for a whole epoch where all are not much, or lanes have epochs of their own.
         self._stats = stats
         #: Rows of a window's buffers: all windows share one size, so that any can take over another's.
         self._capacity = min(lanes.spec.window, max(lanes.lane_rows(lane) for lane in range(lanes.spec.lanes)))
@@ -78,12 +71,11 @@ class Store:
         self._waiting: dict[RowGroupKey, list[Window]] = {}
         #: (steps until it is needed, need), nearest first.
         self._order: list[tuple[int, WindowNeed]] = []
-        #: (epoch, lane) -> line rows of the lane that follow its open windows; see `_wanted`.
-        self._fronts: dict[tuple[int, int], tuple[int, int]] = {}
+        self._fronts = Fronts(lanes, keeps_epochs=not lanes.spec.aligned or groups.total() <= budget // 2)
         self._recompute_at: dict[int, int] = {}
         self._busy: set[RowGroupKey] = set()
         self._kept: dict[RowGroupKey, Chunk] = {}
-        self._in_flight = 0
+        self._in_flight = self._flows = 0
         #: Why there is nothing to decode: "budget", where a window ahead found no room, else "work".
         self._idle_on = "work"
         self._closed = False
@@ -147,7 +139,7 @@ class Store:
         for key in [k for k in self._windows if k not in needs]:
             self._drop(key)
         self._open()
-        self._find_fronts()
+        self._fronts.find(self._windows)
         for group in [g for g in self._kept if not self._wanted(g)]:
             del self._kept[group]
         self.pool.trim(self._budget - self.used() + self.pool.nbytes)
@@ -201,33 +193,9 @@ class Store:
         if left:
             self._waiting[group] = left
 
-    def _find_fronts(self) -> None:
-        newest: dict[tuple[int, int], int] = {}
-        for key in self._windows:
-            at = (key.epoch, key.lane)
-            newest[at] = max(key.window, newest.get(at, PAD_WINDOW))
-        current = min((key.epoch for key in self._windows), default=0)
-        self._fronts = {}
-        for (epoch, number), window in newest.items():
-            lane = self._lanes.lane_line(number)
-            begin = lane.start + (window + 1) * self._lanes.spec.window
-            stop = lane.stop
-            if epoch > current and not self._keeps_epochs:
-                # What the next epoch needs later than soon would push out buffers that are needed now.
-                stop = min(stop, begin + self._lanes.spec.window)
-            if begin < stop and window != PAD_WINDOW:
-                self._fronts[epoch, number] = (begin, stop)
-
     def _wanted(self, group: RowGroupKey) -> bool:
         """Whether an open window waits for the row group, or a lane comes to rows of it after its open windows."""
-        if group in self._waiting:
-            return True
-        start, rows = self._groups.start(group), self._groups.rows(group)
-        for (epoch, _), (begin, stop) in self._fronts.items():
-            at = self._lanes.line(epoch).shard_line(group.shard) + start
-            if at < stop and at + rows > begin:
-                return True
-        return False
+        return group in self._waiting or self._fronts.reach(group, self._groups)
 
     # ---- work --------------------------------------------------------------------------------------------------
 
@@ -261,7 +229,7 @@ class Store:
         return None if group is None else self._make_task(group)
 
     def _make_task(self, group: RowGroupKey) -> Task | None:
-        chunk = self._kept.get(group)
+        chunk, size = self._kept.get(group), 0
         if chunk is None:
             size = self._task_bytes(group)
             over = self._in_flight + size > self._reserve and self.used() + size > self._budget
@@ -273,7 +241,7 @@ class Store:
         windows = list(self._waiting.get(group, ()))
         for window in windows:
             window.allocate(self._columns, self.pool, self._capacity_of(window.key))
-        return Task(group, windows, chunk)
+        return Task(group, windows, chunk, size)
 
     def done(self, task: Task, chunk: Chunk | None) -> None:
         """The task's windows hold its rows now; `chunk` is kept where later windows need it and memory allows."""
@@ -311,15 +279,43 @@ class Store:
 
     def _ended(self, task: Task) -> None:
         self._busy.discard(task.group)
-        if task.chunk is None:
-            self._in_flight -= self._task_bytes(task.group)
+        self._in_flight -= task.size
 
     def streams(self, group: RowGroupKey) -> bool:
         """Whether the row group is so large that it is decoded in pieces and never kept."""
         return self._groups.nbytes(group) > self._budget // _STREAM_SHARE
 
     def _task_bytes(self, group: RowGroupKey) -> int:
-        return min(self._groups.nbytes(group), self._budget // _STREAM_SHARE)
+        # In pieces it takes little more than they do (`flows`).
+        return self._budget // (2 * _STREAM_SHARE) if self.streams(group) else self._groups.nbytes(group)
+
+    def wanted(self, group: RowGroupKey) -> bool:
+        """Whether rows of it are needed now or soon."""
+        with self.changed:
+            return self._wanted(group)
+
+    def hold(self, nbytes: int) -> None:
+        """Readings of huge row groups that wait to be gone on with hold so much."""
+        with self.changed:
+            self._flows = nbytes
+
+    def check(self, group: RowGroupKey) -> None:
+        """After rows of unknown size came: what is needed later gives way. DataError: that is not enough."""
+        with self.changed:
+            if self.used() <= self._budget or self._closed:
+                return
+            self._kept.clear()
+            for distance, need in reversed(self._order):
+                window = self._windows.get(need.key)
+                if self.used() > self._budget and distance > 0 and window is not None and not window.readers:
+                    self._drop(need.key)
+            self.pool.trim(self._budget - self.used() + self.pool.nbytes)
+            over = self.used() - self._budget
+            if over <= _OVER_BYTES:
+                return
+            needed = [need.key for distance, need in self._order if not distance]
+            rows = sum(window_rows(self._lanes, key) for key in needed)
+        raise too_large(self._groups, group, len(needed), rows, self._budget, self._row_bytes)
 
     # ---- reading -----------------------------------------------------------------------------------------------
 
@@ -375,7 +371,9 @@ class Store:
         kept = sum(c.nbytes for c in self._kept.values())
         # Buffers that wait for reuse go to the windows that have none yet.
         pooled = max(0, self.pool.nbytes - sum(w.nbytes for w in windows if not w.allocated))
-        return sum(w.nbytes for w in windows) + kept + self._in_flight + pooled
+        # Half of the reserve is for readings of huge row groups that wait.
+        flows = max(0, self._flows - self._reserve // 2)
+        return sum(w.nbytes for w in windows) + kept + self._in_flight + flows + pooled
 
     def figures(self) -> dict[str, int]:
         """Bytes and numbers for metrics."""
@@ -383,7 +381,7 @@ class Store:
             return {
                 "windows": sum(w.nbytes for w in self._windows.values()),
                 "chunks": sum(c.nbytes for c in self._kept.values()),
-                "in_flight": self._in_flight,
+                "in_flight": self._in_flight + self._flows,
                 "pool": self.pool.nbytes,
                 "open_windows": len(self._windows),
             }

@@ -49,6 +49,9 @@ class Counted:
         self._counting.reads.append((self._shard, row_group))
         return self._real.read(row_group)
 
+    def weigh(self, row_group: int, most: int):  # type: ignore[no-untyped-def]
+        return self._real.weigh(row_group, most)
+
     def stream(self, row_group: int, batch_rows: int) -> Iterator[Chunk]:
         return self._real.stream(row_group, batch_rows)
 

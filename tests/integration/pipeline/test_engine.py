@@ -47,6 +47,9 @@ class GatedReader:
             raise DataError("shard x cannot be read: try again") from OSError(5, "Input/output error")
         return self._real.read(row_group)
 
+    def weigh(self, row_group: int, most: int):  # type: ignore[no-untyped-def]
+        return self._real.weigh(row_group, most)
+
     def stream(self, row_group: int, batch_rows: int):  # type: ignore[no-untyped-def]
         return self._real.stream(row_group, batch_rows)
 
