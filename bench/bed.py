@@ -22,10 +22,12 @@ from numpy.typing import NDArray
 
 from bench import measure as m
 
-__all__ = ["Point", "PointFailed", "measure_point"]
+__all__ = ["Point", "PointFailed", "measure_point", "running"]
 
 START_SECONDS = 60.0
 STOP_SECONDS = 20.0
+#: A reader that is too slow for its `warm_mib` is measured after so long.
+WARM_SECONDS = 6.0
 #: Cells of the readers' shared counters: [0] says stop, reader n counts bytes in 1 + 2n and batches in 2 + 2n.
 Counters = NDArray[np.int64]
 
@@ -43,7 +45,9 @@ class Point:
     threads: int = 2
     budget_mib: int = 512
     tensors: str = "numpy"
+    #: The window begins after so long, and after each reader has had so much.
     warm_up: float = 1.0
+    warm_mib: int = 160
     seconds: float = 2.0
 
     def to_json(self) -> str:
@@ -62,7 +66,7 @@ def measure_point(point: Point) -> dict[str, Any]:
         with _readers(point, Path(folder), cells) as readers:
             pids = [reader.pid for reader in readers]
             _await_first(readers, cells)
-            time.sleep(point.warm_up)
+            _warm_up(point, cells)
             noise, cpu, before, start = m.Noise.now(), m.tree_cpu(pids), cells.copy(), time.monotonic()
             time.sleep(point.seconds)
             wall, used, seen = time.monotonic() - start, m.tree_cpu(pids) - cpu, cells - before
@@ -79,6 +83,17 @@ def measure_point(point: Point) -> dict[str, Any]:
         "of_each": [round(float(size) / 1e6 / wall, 1) for size in sizes.sum(axis=1)],
         **around,
     }
+
+
+@contextmanager
+def running(point: Point) -> Iterator["list[subprocess.Popen[bytes]]"]:
+    """The point's readers, warm and at full speed, for somebody else to look at."""
+    with tempfile.TemporaryDirectory(dir=os.environ.get("LANEFEED_SHM_ROOT", "/dev/shm")) as folder:
+        cells = _counters(Path(folder) / "counters", point.ranks * point.sidecars)
+        with _readers(point, Path(folder), cells) as readers:
+            _await_first(readers, cells)
+            _warm_up(point, cells)
+            yield readers
 
 
 def _counters(path: Path, readers: int) -> Counters:
@@ -124,6 +139,16 @@ def _await_first(readers: "list[subprocess.Popen[bytes]]", cells: Counters) -> N
         if gone or time.monotonic() > end:
             raise PointFailed(f"waited for every reader's first batch: counts {cells[2::2]}, exit codes {gone}")
         time.sleep(0.01)
+
+
+def _warm_up(point: Point, cells: Counters) -> None:
+    """Until every slot has been touched on both sides: fresh memory costs more than all that is measured here."""
+    start = time.monotonic()
+    while True:
+        time.sleep(point.warm_up)
+        enough = int(cells[1::2].sum()) >= (point.warm_mib << 20) * point.sidecars * point.ranks
+        if enough or time.monotonic() - start > WARM_SECONDS:
+            return
 
 
 def _read(place: dict[str, Any]) -> None:

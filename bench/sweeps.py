@@ -178,7 +178,7 @@ def main() -> None:
         results[name] = run_sweep(SWEEPS[name], args.seconds, args.warm_up)
         path.write_text(json.dumps({name: results[name] for name in SWEEPS if name in results}, indent=1) + "\n")
         plot(results, RESULTS / "sweeps.png")
-    print(table(results))
+    print(table({name: results[name] for name in SWEEPS if name in results}))
 
 
 if __name__ == "__main__":

@@ -120,7 +120,7 @@ def test_a_point_counts_what_two_ranks_read(tmp_path: Path) -> None:
     import pyarrow.parquet as pq
 
     pq.write_table(pa.table({"x": list(range(4096))}), tmp_path / "a.parquet", row_group_size=256)
-    point = Point(files=str(tmp_path / "*.parquet"), batch=8, ranks=2, threads=1, warm_up=0.0, seconds=0.2)
+    point = Point(files=str(tmp_path / "*.parquet"), batch=8, ranks=2, threads=1, warm_up=0.0, warm_mib=0, seconds=0.2)
     found = measure_point(point)
     # Every batch is 8 numbers of 8 bytes, whoever took it.
     assert found["mb_s"] * 1e6 == pytest.approx(found["batches_s"] * 64, rel=1e-6)
