@@ -4,6 +4,7 @@ All values of a row follow from its sample id. The sidecar is a real process in 
 trainer, with as many ranks as the case has.
 """
 
+import contextlib
 import json
 import os
 import shutil
@@ -155,7 +156,7 @@ def sidecar(cgroup: Cgroup, pod: PodConfig) -> Iterator["subprocess.Popen[bytes]
 
 def feed(cgroup: Cgroup, pod: PodConfig, manifest: Manifest, make: Rows | None, seconds: float = 300) -> Fed:
     """Read the whole stream as all ranks and compare it (`make` None: only read); errors of loaders end it."""
-    folder, errors, steps, arena = Path(pod.run_dir), [], 0, 0
+    folder, errors, steps, arena, rss, metrics = Path(pod.run_dir), [], 0, 0, 0, ""
     lanes = Lanes(pod.spec, manifest.shard_rows)
     end = time.monotonic() + seconds
     with sidecar(cgroup, pod) as process:
@@ -175,7 +176,10 @@ def feed(cgroup: Cgroup, pod: PodConfig, manifest: Manifest, make: Rows | None, 
                 raise AssertionError(f"not done after {seconds:g} s, at step {steps}")
         except lanefeed.LanefeedError as error:
             errors.append(f"{type(error).__name__}: {error}")
-        peak, rss, metrics = cgroup.peak(), _high_water(process.pid), _metrics(folder)
+        # A fatal error ends the process: then only the cgroup knows.
+        with contextlib.suppress(OSError):
+            rss, metrics = _high_water(process.pid), _metrics(folder)
+        peak = cgroup.peak()
         for loader in loaders:
             loader.close()
     return Fed(peak, rss, arena, steps, metrics, (folder / "sidecar.log").read_text(), errors)
@@ -211,7 +215,7 @@ def _high_water(pid: int) -> int:
     for line in Path(f"/proc/{pid}/status").read_text().splitlines():
         if line.startswith("VmHWM:"):
             return int(line.split()[1]) << 10
-    raise AssertionError("the process has ended")
+    raise ProcessLookupError(pid)
 
 
 def _metrics(folder: Path) -> str:

@@ -10,7 +10,9 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["all_present", "decode", "whole_lists"]
+from lanefeed_sidecar.formats.compact import unsigned
+
+__all__ = ["all_present", "decode", "longest", "whole_lists"]
 
 #: Level bytes of a page are about a thousandth of its values; larger ones are not worth remembering.
 _REMEMBERED = 256
@@ -70,3 +72,40 @@ def whole_lists(data: bytes, count: int, first: int, size: int) -> bool:
         return False
     wanted = (np.arange(first, first + count, dtype=np.int64) % size != 0).astype(np.uint8)
     return bool((found == wanted).all())
+
+
+def longest(data: bytes, count: int, width: int, carried: int) -> tuple[int, int]:
+    """(most values that follow each other in one row, those of the last row): `carried` came in the pages before.
+
+    A row begins where the level is 0. Takes no more memory than the bytes, whatever their runs say. Raises ValueError,
+    or IndexError at the bytes' end.
+    """
+    most = carried
+    at = filled = 0
+    while filled < count:
+        header, at = unsigned(data, at)
+        if header & 1:
+            packed = data[at : at + (header >> 1) * width]
+            at += len(packed)
+            if not packed:
+                raise ValueError("levels end before their count")
+            bits = np.unpackbits(np.frombuffer(packed, np.uint8), bitorder="little")
+            starts = np.flatnonzero(~bits[: len(bits) // width * width].reshape(-1, width).any(axis=1))
+            values = min(len(bits) // width, count - filled)
+            starts = starts[starts < values]
+            if len(starts):
+                most = max(most, carried + int(starts[0]), int(np.diff(starts).max(initial=0)))
+                carried = values - int(starts[-1])
+            else:
+                carried += values
+            filled += values
+        else:
+            run = min(header >> 1, count - filled)
+            if not run:
+                raise ValueError("a run of no levels")
+            size = (width + 7) // 8
+            carried = carried + run if any(data[at : at + size]) else 1
+            at += size
+            filled += run
+        most = max(most, carried)
+    return most, carried

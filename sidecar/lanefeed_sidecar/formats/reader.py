@@ -6,7 +6,7 @@ file, the row group and what to do. What a file declares of itself is checked ag
 """
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Set
 from typing import Protocol
 
 import pyarrow as pa
@@ -18,6 +18,7 @@ from lanefeed_sidecar.errors import DataError
 from lanefeed_sidecar.formats.blocks import Blocks
 from lanefeed_sidecar.formats.chunk import Block, Chunk, ChunkColumn, FixedChunk
 from lanefeed_sidecar.formats.convert import Converter, ConvertError, convert, converter
+from lanefeed_sidecar.formats.flat import Flat
 from lanefeed_sidecar.formats.flow import BUFFER_BYTES, pieces
 from lanefeed_sidecar.formats.identity import REMEDY, check_content, check_identity
 from lanefeed_sidecar.formats.weigh import Weigher, Weight, dictionary_columns
@@ -168,6 +169,8 @@ class ParquetReader:
         self._wanted = columns
         self._rows = row_groups
         self._weigher: Weigher | None = None
+        #: Bytes that a page may take.
+        self._most = 1 << 62
         self._fd = -1
         self._file = pq.ParquetFile(
             source or path, metadata=metadata, memory_map=False, pre_buffer=False, page_checksum_verification=True
@@ -181,19 +184,25 @@ class ParquetReader:
         everything = len(columns) == len(self._file.schema_arrow) and all("." not in c.name for c in columns)
         self._names = None if everything else [c.name for c in columns]
         self._lists = WholeLists(self._file, columns, path, reads)
+        self._flat = Flat(self._file, columns, reads or self._read_local)
 
     def read(self, row_group: int) -> Chunk:
         """See ShardReader."""
         rows = self._rows[row_group]
         try:
             lists = self._read_lists(row_group, rows)
-            if len(lists) == len(self._columns.columns):
-                return Chunk(rows, list(lists.values()))
+            flat, blocks = self._flat.read(row_group, rows)
+            known = {**lists, **{self._wanted[at].name: column for at, column in flat.items()}}
+            if len(known) == len(self._wanted):
+                return Chunk(rows, [known[c.name] for c in self._wanted], blocks)
             names = self._names
-            if lists:
-                names = [c.name for c in self._columns.columns if c.name not in lists]
+            self._check_lists(row_group, rows, lists.keys())
+            if known:
+                names = [c.name for c in self._wanted if c.name not in known]
             table = self._file.read_row_group(row_group, columns=names, use_threads=False)
-            return self._columns.chunk(table, rows, lists)
+            chunk = self._columns.chunk(table, rows, known)
+            chunk.blocks |= blocks
+            return chunk
         except DECODE_ERRORS as error:
             raise self._error(row_group, error) from error
 
@@ -208,15 +217,25 @@ class ParquetReader:
         return found
 
     def weigh(self, row_group: int, most: int) -> Weight:
-        """See ShardReader."""
+        """See ShardReader. Lists that are read without levels are bounded there, and weighed when they are not."""
+        self._most = most
+        return self._weigh(row_group, self._lists.names)
+
+    def _weigh(self, row_group: int, passed: Set[str] = frozenset()) -> Weight:
         try:
             if self._weigher is None:
                 self._weigher = Weigher(
                     self._file, self._wanted, self._reads or self._read_local, lambda: self._again(self._source)
                 )
-            return self._weigher.weigh(row_group, most)
+            return self._weigher.weigh(row_group, self._most, passed)
         except (*DECODE_ERRORS, IndexError) as error:
             raise self._error(row_group, error) from error
+
+    def _check_lists(self, row_group: int, rows: int, found: Set[str]) -> None:
+        """Lists that were thought to be of one length and are not may be of any."""
+        left = {c.name: rows * c.row_bytes for c in self._wanted if c.name in self._lists.names - found}
+        if left and self._weigh(row_group, {c.name for c in self._wanted} - left.keys()).nbytes > sum(left.values()):
+            raise self._error(row_group, f"the lists of {', '.join(left)} are longer than their type says")
 
     def _read_local(self, at: int, into: memoryview) -> int:
         if self._fd < 0:
@@ -241,6 +260,8 @@ class ParquetReader:
     def stream(self, row_group: int, batch_rows: int) -> Iterator[Chunk]:
         """See ShardReader."""
         rows = left = self._rows[row_group]
+        if self._lists.names:
+            self._weigh(row_group)
         try:
             file = self._again(self._reopen() if self._reopen else None)
             columns = _Columns(file.schema_arrow, self._wanted)

@@ -282,7 +282,12 @@ class _Reader:
         self._holds = -1
 
     def weigh(self, row_group: int, most: int) -> Weight:
-        """See ShardReader. What it takes from the store is kept for `read`, which follows."""
+        """See ShardReader. What it takes from the store is kept for `read`, which follows.
+
+        One that is large even compressed is not weighed, as all of it would have to be held: it is streamed anyhow.
+        """
+        if self._shards.cost(self._shard, row_group) > most:
+            return Weight(0, 0)
         self._hold(row_group)
         return self._reader.weigh(row_group, most)
 

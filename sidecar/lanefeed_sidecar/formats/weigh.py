@@ -5,19 +5,20 @@ the file may lie. Here the pages' own headers are walked, which is what the deco
 decompress to more than is allowed is an error, list columns are as large as their pages' values, and of strings that
 are stored as a dictionary the numbers of the dictionary's entries are read, not the strings. Called once for each row
 group by the decode threads, through `reader`; it takes a few microseconds a page. Rows of flat columns take what their
-type takes: of these only pages that could be bombs are looked at. Not looked at: one list of a billion numbers in a
-page of a few bytes.
+type takes: of these only pages that could be bombs are looked at. Of lists that are large together the longest one is
+found by the pages' levels: a billion numbers in one row may be a few bytes.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Set
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from lanefeed_core.layout import Column
-from lanefeed_sidecar.formats import compact
+from lanefeed_sidecar.formats import compact, levels
 from lanefeed_sidecar.formats.convert import ConvertError
 from lanefeed_sidecar.formats.whole_lists import ReadAt
 
@@ -54,7 +55,24 @@ class _Leaf:
     column: Column
     physical: str
     path: str
-    repeated: bool
+    #: Deepest repetition level; 0: no list.
+    most_repeated: int
+
+    @property
+    def repeated(self) -> bool:
+        """Whether it is in a list."""
+        return self.most_repeated > 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Page:
+    """A page whose header was read: where its body begins, its sizes, and what the header says of its values."""
+
+    kind: object
+    at: int
+    packed: int
+    unpacked: int
+    data: dict[int, Any] | None
 
 
 @dataclass(slots=True)
@@ -84,11 +102,16 @@ class Weigher:
             if column is not None:
                 self._leaves.append(_Leaf(index, column, leaf.physical_type, leaf.path, leaf.max_repetition_level > 0))
 
-    def weigh(self, row_group: int, most: int) -> Weight:
-        """Raises ConvertError where a page decompresses to more than `most` bytes; OSError, ValueError, IndexError."""
+    def weigh(self, row_group: int, most: int, passed: Set[str] = frozenset()) -> Weight:
+        """Of the columns but for those that are `passed` over.
+
+        Raises ConvertError where a page decompresses to more than `most` bytes; OSError, ValueError, IndexError.
+        """
         total = pages = 0
         group = self._file.metadata.row_group(row_group)
         for leaf in self._leaves:
+            if leaf.column.name in passed:
+                continue
             about = group.column(leaf.index)
             text = leaf.physical == "BYTE_ARRAY"
             bomb = _RATIOS.get(about.compression, _ANY) * about.total_compressed_size > most
@@ -100,17 +123,63 @@ class Weigher:
             if text:
                 total += walk.plain + self._coded(leaf, row_group, walk)
             elif leaf.repeated:
-                total += walk.values * _WIDTHS.get(leaf.physical, leaf.column.itemsize)
+                nbytes = walk.values * _WIDTHS.get(leaf.physical, leaf.column.itemsize)
+                if nbytes > most:
+                    self._check_longest(leaf, about, most)
+                total += nbytes
         return Weight(total, pages)
 
+    def _check_longest(self, leaf: _Leaf, about: pq.ColumnChunkMetaData, most: int) -> None:
+        """No row may have more than `most` bytes: a decoder makes a row at a time, at least."""
+        codec = None if about.compression == "UNCOMPRESSED" else pa.Codec(about.compression.lower())
+        found = carried = 0
+        for page in self._pages(leaf, about, most):
+            if page.kind == _DICTIONARY_PAGE or page.data is None:
+                continue
+            raw = bytearray(page.packed)
+            body: bytes | memoryview = memoryview(raw)[: self._read_at(page.at, memoryview(raw))]
+            if page.kind == _DATA_V2:
+                repetition = bytes(body[: int(page.data.get(6, 0))])
+            else:
+                if codec is not None:
+                    body = memoryview(codec.decompress(body, page.unpacked))
+                repetition = bytes(body[4 : 4 + int.from_bytes(body[:4], "little")])
+            longest, carried = levels.longest(
+                repetition, int(page.data.get(1, 0)), leaf.most_repeated.bit_length(), carried
+            )
+            found = max(found, longest)
+        nbytes = found * _WIDTHS.get(leaf.physical, leaf.column.itemsize)
+        if nbytes > most:
+            raise ConvertError(
+                f"column {leaf.column.name} has a row of {found} numbers, which take {nbytes} bytes, and "
+                f"sidecar.readAheadBytes allows {most} for one: raise it, or leave the column out with data.columns"
+            )
+
     def _walk(self, leaf: _Leaf, about: pq.ColumnChunkMetaData, most: int) -> _Walk:
-        at, found = about.data_page_offset, _Walk()
+        found = _Walk()
+        for page in self._pages(leaf, about, most):
+            if page.kind == _DICTIONARY_PAGE:
+                found.dictionary = page.unpacked
+                continue
+            found.largest = max(found.largest, page.unpacked)
+            if page.data is None:
+                continue
+            count, encoding = int(page.data.get(1, 0)), int(page.data.get(4 if page.kind == _DATA_V2 else 2, 0))
+            found.values += max(0, count)
+            if encoding in _BY_DICTIONARY:
+                found.coded += max(0, count)
+            else:
+                found.plain += page.unpacked
+        return found
+
+    def _pages(self, leaf: _Leaf, about: pq.ColumnChunkMetaData, most: int) -> Iterator[_Page]:
+        at, values = about.data_page_offset, 0
         if about.has_dictionary_page and about.dictionary_page_offset:
             at = min(at, about.dictionary_page_offset)
         end = at + about.total_compressed_size
-        while at < end and found.values < about.num_values:
+        while at < end and values < about.num_values:
             header, size = self._header(at, end)
-            packed, unpacked = header.get(3), header.get(2)
+            kind, packed, unpacked = header.get(1), header.get(3), header.get(2)
             if not isinstance(packed, int) or not isinstance(unpacked, int) or min(packed, unpacked) < 0:
                 raise ConvertError(f"column {leaf.column.name} has a page without sizes at byte {at}")
             if unpacked > most:
@@ -118,21 +187,13 @@ class Weigher:
                     f"column {leaf.column.name} has a page at byte {at} that decompresses to {unpacked} bytes, and "
                     f"sidecar.readAheadBytes allows {most} for one: write pages of about 1 MiB, or raise it"
                 )
+            data = header.get(8 if kind == _DATA_V2 else 5)
+            page = _Page(
+                kind, at + size, min(packed, end - at - size), unpacked, data if isinstance(data, dict) else None
+            )
+            values += max(0, int(page.data.get(1, 0))) if page.data and kind != _DICTIONARY_PAGE else 0
             at += size + packed
-            if header.get(1) == _DICTIONARY_PAGE:
-                found.dictionary = unpacked
-                continue
-            found.largest = max(found.largest, unpacked)
-            data = header.get(8 if header.get(1) == _DATA_V2 else 5)
-            if not isinstance(data, dict):
-                continue
-            count, encoding = int(data.get(1, 0)), int(data.get(4 if header.get(1) == _DATA_V2 else 2, 0))
-            found.values += max(0, count)
-            if encoding in _BY_DICTIONARY:
-                found.coded += max(0, count)
-            else:
-                found.plain += unpacked
-        return found
+            yield page
 
     def _header(self, at: int, stop: int) -> tuple[dict[int, object], int]:
         """(fields, bytes) of the page header at `at`, in a column chunk that ends at `stop`: nothing beyond is read."""
