@@ -14,7 +14,7 @@ import pytest
 from lanefeed_core.ledger import Ledger
 from lanefeed_core.proto import lanefeed_pb2 as pb
 from lanefeed_core.proto import lanefeed_pb2_grpc as rpc
-from lanefeed_core.wire import TOKEN_METADATA
+from lanefeed_core.wire import PROTOCOL_VERSION, TOKEN_METADATA
 from lanefeed_operator.api.status import LedgerStatus, PlanStatus, Status
 from lanefeed_operator.coordinator.authenticate import TokenAuthenticator
 from lanefeed_operator.coordinator.certificates import Lifetimes
@@ -219,7 +219,7 @@ class Pod:
     def request(self, consumed: int = 0, commits: Sequence[tuple[int, int]] = (), world: int = 2) -> pb.ReportRequest:
         """The next report."""
         self.sequence += 1
-        request = pb.ReportRequest(protocol=1, job_uid=self.job, pod_index=self.index, pod_uid=self.uid)
+        request = pb.ReportRequest(protocol=PROTOCOL_VERSION, job_uid=self.job, pod_index=self.index, pod_uid=self.uid)
         request.plan_generation, request.session, request.sequence, request.ready = 1, self.session, self.sequence, True
         request.ranks.add(rank=self.index, consumed=consumed, attached=True)
         for first, until in commits:
@@ -242,7 +242,7 @@ def pieces_of(
     pod: Pod, data: bytes, *, size: int | None = None, piece: int = 256 << 10, digest: str = "d1"
 ) -> Iterator[pb.ManifestPiece]:
     """An upload as an indexer makes it."""
-    head = pb.ManifestPiece(protocol=1, job_uid=pod.job, pod_uid=pod.uid, digest=digest)
+    head = pb.ManifestPiece(protocol=PROTOCOL_VERSION, job_uid=pod.job, pod_uid=pod.uid, digest=digest)
     head.size = len(data) if size is None else size
     head.data = data[:piece]
     yield head

@@ -10,7 +10,7 @@ import psutil
 import pytest
 
 from lanefeed_core.proto import lanefeed_pb2 as pb
-from lanefeed_core.wire import TOKEN_METADATA
+from lanefeed_core.wire import PROTOCOL_VERSION, TOKEN_METADATA
 from lanefeed_operator.coordinator import handlers, uploads
 from lanefeed_operator.kube.api import TokenOwner, Unreachable
 from support.report_bed import Bed, Pod, jwt, pieces_of, refusal
@@ -113,7 +113,7 @@ def test_why_a_manifest_is_not_wanted_is_said(bed: Bed, indexer: Pod) -> None:
 
 
 def test_a_failure_is_handed_on(bed: Bed, indexer: Pod) -> None:
-    piece = pb.ManifestPiece(protocol=1, job_uid="j1", pod_uid="indexer-1")
+    piece = pb.ManifestPiece(protocol=PROTOCOL_VERSION, job_uid="j1", pod_uid="indexer-1")
     piece.failure.kind, piece.failure.message, piece.failure.retryable = "DataError", "no such file", True
     assert indexer.upload(iter([piece])).taken
     assert bed.jobs.failures == [("j1", "indexer-1", "DataError", "no such file", True)]

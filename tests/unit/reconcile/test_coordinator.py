@@ -14,7 +14,7 @@ import pytest
 from lanefeed_core.ledger import Ledger
 from lanefeed_core.proto import lanefeed_pb2 as pb
 from lanefeed_core.proto import lanefeed_pb2_grpc as rpc
-from lanefeed_core.wire import TOKEN_METADATA
+from lanefeed_core.wire import PROTOCOL_VERSION, TOKEN_METADATA
 from lanefeed_operator.api.status import LedgerStatus, PlanStatus, Status
 from lanefeed_operator.coordinator.core import Coordinator
 from lanefeed_operator.coordinator.reports import PodReport, RankCommit, RankReport, Reply
@@ -280,7 +280,7 @@ def send(address: str, request: pb.ReportRequest, token: str = TOKEN) -> pb.Repo
 
 
 def message(rank: int, *, text: str | None = None) -> pb.ReportRequest:
-    request = pb.ReportRequest(protocol=1, job_uid="job", pod_index=rank, pod_uid=f"u{rank}", plan_generation=1)
+    request = pb.ReportRequest(protocol=PROTOCOL_VERSION, job_uid="job", pod_index=rank, pod_uid=f"u{rank}", plan_generation=1)
     request.session, request.sequence, request.ready = f"s{rank}", 1, True
     request.ranks.add(rank=rank, consumed=7, attached=True)
     body = text if text is not None else json.dumps(ledger(2, rank, 0, 7).to_dict())
