@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from lanefeed_core.book import Segment
 from lanefeed_core.ledger import Ledger
+from lanefeed_core.wire import PROTOCOL_VERSION
 
 __all__ = ["Committed", "PodReport", "RankCommit", "RankReport", "Reply", "StopAt", "Taken"]
 
@@ -55,7 +56,7 @@ class PodReport:
     quarantined: tuple[tuple[str, str], ...] = ()
     metrics_address: str = ""
     ready: bool = False
-    protocol: int = 1
+    protocol: int = PROTOCOL_VERSION
     #: Last words of a session that has ended: they never push another session out.
     last: bool = False
 

@@ -280,7 +280,9 @@ def send(address: str, request: pb.ReportRequest, token: str = TOKEN) -> pb.Repo
 
 
 def message(rank: int, *, text: str | None = None) -> pb.ReportRequest:
-    request = pb.ReportRequest(protocol=PROTOCOL_VERSION, job_uid="job", pod_index=rank, pod_uid=f"u{rank}", plan_generation=1)
+    request = pb.ReportRequest(
+        protocol=PROTOCOL_VERSION, job_uid="job", pod_index=rank, pod_uid=f"u{rank}", plan_generation=1
+    )
     request.session, request.sequence, request.ready = f"s{rank}", 1, True
     request.ranks.add(rank=rank, consumed=7, attached=True)
     body = text if text is not None else json.dumps(ledger(2, rank, 0, 7).to_dict())
