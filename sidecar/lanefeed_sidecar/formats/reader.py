@@ -18,7 +18,6 @@ from lanefeed_sidecar.errors import DataError
 from lanefeed_sidecar.formats.blocks import Blocks
 from lanefeed_sidecar.formats.chunk import Block, Chunk, ChunkColumn, FixedChunk
 from lanefeed_sidecar.formats.convert import Converter, ConvertError, convert, converter
-from lanefeed_sidecar.formats.flat import Flat
 from lanefeed_sidecar.formats.flow import BUFFER_BYTES, pieces
 from lanefeed_sidecar.formats.identity import REMEDY, check_content, check_identity
 from lanefeed_sidecar.formats.weigh import Weigher, Weight, dictionary_columns
@@ -184,25 +183,20 @@ class ParquetReader:
         everything = len(columns) == len(self._file.schema_arrow) and all("." not in c.name for c in columns)
         self._names = None if everything else [c.name for c in columns]
         self._lists = WholeLists(self._file, columns, path, reads)
-        self._flat = Flat(self._file, columns, reads or self._read_local)
 
     def read(self, row_group: int) -> Chunk:
         """See ShardReader."""
         rows = self._rows[row_group]
         try:
             lists = self._read_lists(row_group, rows)
-            flat, blocks = self._flat.read(row_group, rows)
-            known = {**lists, **{self._wanted[at].name: column for at, column in flat.items()}}
-            if len(known) == len(self._wanted):
-                return Chunk(rows, [known[c.name] for c in self._wanted], blocks)
+            if len(lists) == len(self._columns.columns):
+                return Chunk(rows, list(lists.values()))
             names = self._names
             self._check_lists(row_group, rows, lists.keys())
-            if known:
-                names = [c.name for c in self._wanted if c.name not in known]
+            if lists:
+                names = [c.name for c in self._columns.columns if c.name not in lists]
             table = self._file.read_row_group(row_group, columns=names, use_threads=False)
-            chunk = self._columns.chunk(table, rows, known)
-            chunk.blocks |= blocks
-            return chunk
+            return self._columns.chunk(table, rows, lists)
         except DECODE_ERRORS as error:
             raise self._error(row_group, error) from error
 
