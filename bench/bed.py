@@ -28,7 +28,8 @@ START_SECONDS = 60.0
 STOP_SECONDS = 20.0
 #: A reader that is too slow for its `warm_mib` is measured after so long.
 WARM_SECONDS = 6.0
-#: Cells of the readers' shared counters: [0] says stop, reader n counts bytes in 1 + 2n and batches in 2 + 2n.
+#: Cells of the readers' shared counters: [0] says stop; reader n has three from 1 + 3n on: bytes, batches, and
+#: nanoseconds of its thread's CPU in next() and in making all columns.
 Counters = NDArray[np.int64]
 
 
@@ -71,7 +72,7 @@ def measure_point(point: Point) -> dict[str, Any]:
             time.sleep(point.seconds)
             wall, used, seen = time.monotonic() - start, m.tree_cpu(pids) - cpu, cells - before
             around = m.noise_since(noise, used)
-    sizes, batches = seen[1::2].reshape(point.sidecars, point.ranks), int(seen[2::2].sum())
+    sizes, batches = seen[1::3].reshape(point.sidecars, point.ranks), int(seen[2::3].sum())
     gigabytes = float(sizes.sum()) / 1e9
     if not gigabytes:
         raise PointFailed(f"no batch came within {point.seconds:g} s of {point}")
@@ -79,6 +80,7 @@ def measure_point(point: Point) -> dict[str, Any]:
         "mb_s": gigabytes * 1e3 / wall,
         "batches_s": batches / wall,
         "cpu_s_per_gb": used / gigabytes,
+        "next_cpu_us": float(seen[3::3].sum()) / 1e3 / batches,
         "cores": used / wall,
         "of_each": [round(float(size) / 1e6 / wall, 1) for size in sizes.sum(axis=1)],
         **around,
@@ -98,7 +100,7 @@ def running(point: Point) -> Iterator["list[subprocess.Popen[bytes]]"]:
 
 def _counters(path: Path, readers: int) -> Counters:
     if not path.exists():
-        path.write_bytes(bytes(8 * (1 + 2 * readers)))
+        path.write_bytes(bytes(8 * (1 + 3 * readers)))
     return np.memmap(path, np.int64, "r+")
 
 
@@ -134,10 +136,10 @@ def _end(readers: "list[subprocess.Popen[bytes]]") -> None:
 def _await_first(readers: "list[subprocess.Popen[bytes]]", cells: Counters) -> None:
     """Until every reader has had a batch."""
     end = time.monotonic() + START_SECONDS
-    while not cells[1::2].all():
+    while not cells[1::3].all():
         gone = [reader.returncode for reader in readers if reader.poll() is not None]
         if gone or time.monotonic() > end:
-            raise PointFailed(f"waited for every reader's first batch: counts {cells[2::2]}, exit codes {gone}")
+            raise PointFailed(f"waited for every reader's first batch: counts {cells[2::3]}, exit codes {gone}")
         time.sleep(0.01)
 
 
@@ -146,9 +148,14 @@ def _warm_up(point: Point, cells: Counters) -> None:
     start = time.monotonic()
     while True:
         time.sleep(point.warm_up)
-        enough = int(cells[1::2].sum()) >= (point.warm_mib << 20) * point.sidecars * point.ranks
+        enough = int(cells[1::3].sum()) >= (point.warm_mib << 20) * point.sidecars * point.ranks
         if enough or time.monotonic() - start > WARM_SECONDS:
             return
+
+
+def _batches(loader: Any) -> Iterator[Any]:
+    for _ in loader.epochs():
+        yield from loader
 
 
 def _read(place: dict[str, Any]) -> None:
@@ -172,13 +179,15 @@ def _read(place: dict[str, Any]) -> None:
         run_dir=folder / f"sidecar-{sidecar}",
     )
     try:
-        for _ in loader.epochs():
-            for batch in loader:
-                m.touch(batch)
-                cells[1 + 2 * number] += sum(array.nbytes for array in m.leaves(batch))
-                cells[2 + 2 * number] += 1
-                if cells[0]:
-                    return
+        batches, mine, clock = _batches(loader), cells[1 + 3 * number :], time.thread_time_ns
+        while not cells[0]:
+            start = clock()
+            batch = next(batches)
+            tuple(batch.values())
+            mine[2] += clock() - start
+            m.touch(batch)
+            mine[0] += sum(array.nbytes for array in m.leaves(batch))
+            mine[1] += 1
     finally:
         loader.close()
 

@@ -149,13 +149,15 @@ def _short(value: int) -> str:
 
 def table(results: dict[str, list[dict[str, Any]]]) -> str:
     """Markdown: one line a point."""
-    lines = ["| sweep | value | MB/s | batches/s | CPU s / GB | of each sidecar |", "|---|---|---|---|---|---|"]
+    lines = ["| sweep | value | MB/s | batches/s | CPU s / GB | us in next() | of each sidecar |"]
+    lines.append("|---|---|---|---|---|---|---|")
     for name, rows in results.items():
         for row in rows:
             cells = [f"{row[key]:.0f}" if key in row else "-" for key in ("mb_s", "batches_s")]
             cost = f"{row['cpu_s_per_gb']:.2f}" if "mb_s" in row else "refused"
+            call = f"{row['next_cpu_us']:.1f}" if "next_cpu_us" in row else "-"
             each = " / ".join(f"{rate:.0f}" for rate in row.get("of_each", [])) if name == "sidecars" else ""
-            lines.append(f"| {name} | {_short(row['value'])} | {' | '.join(cells)} | {cost} | {each} |")
+            lines.append(f"| {name} | {_short(row['value'])} | {' | '.join(cells)} | {cost} | {call} | {each} |")
     return "\n".join(lines)
 
 

@@ -98,11 +98,20 @@ def test_a_peer_that_is_ahead_has_its_reason_beside_it() -> None:
 def test_sweeps_show_what_was_refused() -> None:
     rows = {
         "row_bytes": [{"value": 8 << 20, "failed": "it does not fit"}],
-        "sidecars": [{"value": 2, "mb_s": 400.0, "batches_s": 3000.0, "cpu_s_per_gb": 2.0, "of_each": [190.0, 210.0]}],
+        "sidecars": [
+            {
+                "value": 2,
+                "mb_s": 400.0,
+                "batches_s": 3000.0,
+                "cpu_s_per_gb": 2.0,
+                "next_cpu_us": 7.2,
+                "of_each": [190.0, 210.0],
+            }
+        ],
     }
     lines = sweeps.table(rows).splitlines()
-    assert lines[2] == "| row_bytes | 8M | - | - | refused |  |"
-    assert lines[3] == "| sidecars | 2 | 400 | 3000 | 2.00 | 190 / 210 |"
+    assert lines[2] == "| row_bytes | 8M | - | - | refused | - |  |"
+    assert lines[3] == "| sidecars | 2 | 400 | 3000 | 2.00 | 7.2 | 190 / 210 |"
 
 
 def test_window_counts_waiting_and_batches() -> None:
