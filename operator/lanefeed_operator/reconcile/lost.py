@@ -1,9 +1,15 @@
-"""Pods on nodes that nobody hears of: fence first, so that a zombie's reports never count, then free the index."""
+"""Pods on nodes that nobody hears of: fence first, so that a zombie's reports never count, then free the index.
+
+A pod whose sidecar reports is not lost, whatever its node is marked as: reports come straight here, and after an outage
+of the API server a node can be marked for a minute although its kubelet and its pods are well. Once the pod is being
+deleted the node controller has decided, and reports keep nothing.
+"""
 
 from lanefeed_operator.reconcile.context import Pass
-from lanefeed_operator.reconcile.types import Fence
+from lanefeed_operator.reconcile.stop import HEAR_SECONDS
+from lanefeed_operator.reconcile.types import Fence, Pod
 
-__all__ = ["lost"]
+__all__ = ["lost", "silent_since"]
 
 #: UIDs written ahead at a time; the rest follows once these are gone.
 MAX_FENCED = 64
@@ -17,9 +23,10 @@ def lost(p: Pass) -> bool:
     living = {pod.uid for pod in children.alive}
     known = [uid for uid in p.status.plan.fenced if uid in living]
     for pod in children.alive:
-        if pod.lost_since is None:
+        since = silent_since(p, pod)
+        if since is None:
             continue
-        left = limit - (p.now - pod.lost_since)
+        left = max(limit - (p.now - since), _unheard(p, pod))
         if pod.uid in p.before.plan.fenced:
             p.act(Fence(children.generation, pod.index, pod.uid, f"its node is lost for {limit} s"))
         elif left > 0:
@@ -31,3 +38,28 @@ def lost(p: Pass) -> bool:
     if known != p.status.plan.fenced:
         p.set_plan(fenced=known)
     return False
+
+
+def silent_since(p: Pass, pod: Pod) -> float | None:
+    """Since when neither the pod's node nor its sidecar was heard of; None: the node is well."""
+    if pod.lost_since is None or pod.leaves_by is not None:
+        return pod.lost_since
+    return max([pod.lost_since, *_reports(p, pod)])
+
+
+def _reports(p: Pass, pod: Pod) -> list[float]:
+    """When the pod's ranks were heard of last."""
+    feed = p.observed.feed
+    return [view.at for view in feed.ranks.values() if view.pod_uid == pod.uid] if _ours(p) else []
+
+
+def _ours(p: Pass) -> bool:
+    return p.observed.feed.plan_generation == p.generation
+
+
+def _unheard(p: Pass, pod: Pod) -> float:
+    """Seconds for which a control plane that was begun anew still waits for the pod's first report to it."""
+    found = p.observed.feed.found
+    if not found or not _ours(p) or pod.leaves_by is not None or _reports(p, pod):
+        return 0.0
+    return HEAR_SECONDS - (p.now - found)

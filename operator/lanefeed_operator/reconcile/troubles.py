@@ -10,6 +10,7 @@ from lanefeed_operator.api.status import from_time, to_time
 from lanefeed_operator.reconcile.conditions import NOT_CONNECTED
 from lanefeed_operator.reconcile.context import Pass
 from lanefeed_operator.reconcile.failures import ending, last_dead, read_log
+from lanefeed_operator.reconcile.lost import silent_since
 from lanefeed_operator.reconcile.types import Children, Pod, Trouble, Why
 
 __all__ = ["failing", "remedy", "trouble", "unconnected"]
@@ -55,9 +56,12 @@ _USUAL = ("ContainerCreating", "PodInitializing")
 def trouble(p: Pass, children: Children) -> Why | None:
     """The first thing to mend, or None. Asks to be called again when patience ends."""
     for pod in sorted(children.alive, key=lambda pod: pod.index):
-        if pod.lost_since is not None:
+        silent = silent_since(p, pod)
+        if silent is not None:
             # What the kubelet said of it last is no news.
-            return _lost(p, pod, pod.lost_since)
+            if silent > (pod.lost_since or 0.0) and p.now - silent < PATIENCE_SECONDS:
+                continue
+            return _lost(p, pod, silent)
         for one in pod.troubles:
             if one.reason not in _USUAL:
                 return _said(p, pod, one)

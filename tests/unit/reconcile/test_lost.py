@@ -1,0 +1,67 @@
+"""Which pods are given up with their nodes: those that nobody hears of, and none whose sidecar reports."""
+
+from dataclasses import replace
+
+from lanefeed_operator.reconcile import types as t
+from sim.jobs import NOW, Shell, kids, make_job, pod, view
+
+
+def begun(*, at: float, **more: object) -> Shell:
+    """A job of two pods; the node of the second is marked at NOW, its sidecar was heard of at `at`."""
+    shell = Shell(make_job()).run()
+    shell.observe(children={1: kids(pods=(pod(0), pod(1, lost_since=NOW, name="j-1-1-x")))})
+    shell.feed(ranks={0: view(0, at=at), 1: view(1, at=at)}, **more)
+    return shell
+
+
+def fenced(shell: Shell, seconds: float) -> list[str]:
+    """Who is to be fenced that many seconds after the node was marked."""
+    shell.now = NOW + seconds
+    shell.passes(2)
+    return list(shell.status.plan.fenced)
+
+
+def test_a_pod_that_reports_is_not_lost_with_its_node() -> None:
+    """nodeLostSeconds is 30. A node can be marked for a minute after an outage of the API server."""
+    shell = begun(at=NOW)
+    for seconds in range(10, 200, 10):
+        shell.feed(ranks={r: view(r, at=NOW + seconds - 1) for r in range(2)})
+        assert fenced(shell, seconds) == []
+        assert shell.status.reason == "", "it trains: nothing stands in the way"
+    assert shell.status.restarts.lost == 0
+
+
+def test_it_is_lost_once_its_reports_have_stopped_for_as_long() -> None:
+    shell = begun(at=NOW + 60)
+    assert fenced(shell, 75) == []
+    assert fenced(shell, 85) == []
+    assert shell.status.reason == "NodeLost"
+    assert "the node of pod j-1-1-x has not been heard of since" in shell.condition("Degraded")[2]
+    assert fenced(shell, 90.5) == ["u1"]
+    assert shell.actions[-1] == t.Fence(1, 1, "u1", "its node is lost for 30 s")
+
+
+def test_reports_of_the_pod_before_it_keep_nothing() -> None:
+    shell = begun(at=NOW)
+    shell.feed(ranks={0: view(0, at=NOW + 39), 1: view(1, at=NOW + 39, pod_uid="former")})
+    assert fenced(shell, 40) == ["u1"]
+
+
+def test_reports_of_a_pod_that_is_deleted_keep_nothing() -> None:
+    """The node controller has decided, and the pod's index waits for its end."""
+    shell = begun(at=NOW + 39)
+    pods = (pod(0), replace(pod(1, lost_since=NOW), leaves_by=NOW + 20))
+    shell.observe(children={1: kids(pods=pods)})
+    assert fenced(shell, 40) == ["u1"]
+
+
+def test_a_new_control_plane_waits_for_the_first_reports() -> None:
+    """It knows the node's mark before it was heard from a single pod."""
+    shell = begun(at=NOW)
+    shell.feed(ranks={}, found=NOW + 100)
+    assert fenced(shell, 101) == []
+    assert fenced(shell, 114) == []
+    shell.feed(ranks={1: view(1, at=NOW + 114)}, found=NOW + 100)
+    assert fenced(shell, 120) == []
+    shell.feed(ranks={}, found=NOW + 100)
+    assert fenced(shell, 121) == ["u1"]
