@@ -136,11 +136,13 @@ def run_folder() -> Iterator[Path]:
 
 
 @contextmanager
-def sidecar(cgroup: Cgroup, pod: PodConfig) -> Iterator["subprocess.Popen[bytes]"]:
-    """The process, told to end at the end."""
+def sidecar(cgroup: Cgroup, pod: PodConfig, fault: str = "") -> Iterator["subprocess.Popen[bytes]"]:
+    """The process, told to end at the end. `fault`: Python that it runs before its own."""
     folder = Path(pod.run_dir)
     (folder / "pod.json").write_text(pod.to_json())
-    command = [sys.executable, "-m", "lanefeed_sidecar", "--config", str(folder / "pod.json")]
+    start = f"{fault}\nimport sys; from lanefeed_sidecar.main import main; sys.exit(main())"
+    command = [sys.executable, *(["-c", start] if fault else ["-m", "lanefeed_sidecar"])]
+    command += ["--config", str(folder / "pod.json")]
     with (folder / "sidecar.log").open("wb") as log:
         process = subprocess.Popen(cgroup.command(command), stdout=log, stderr=log)
     try:
@@ -154,14 +156,16 @@ def sidecar(cgroup: Cgroup, pod: PodConfig) -> Iterator["subprocess.Popen[bytes]
             process.wait()
 
 
-def feed(cgroup: Cgroup, pod: PodConfig, manifest: Manifest, make: Rows | None, seconds: float = 300) -> Fed:
-    """Read the whole stream as all ranks and compare it (`make` None: only read); errors of loaders end it."""
+def feed(
+    cgroup: Cgroup, pod: PodConfig, manifest: Manifest, make: Rows | None, *, seconds: float = 300, fault: str = ""
+) -> Fed:
+    """Read the whole stream as all ranks and compare it (`make` None: only ids); an error of a loader ends it."""
     folder, errors, steps, arena, rss, metrics = Path(pod.run_dir), [], 0, 0, 0, ""
     lanes = Lanes(pod.spec, manifest.shard_rows)
     end = time.monotonic() + seconds
-    with sidecar(cgroup, pod) as process:
+    with sidecar(cgroup, pod, fault) as process:
         loaders = [_connect(pod, rank) for rank in range(pod.plan.world)]
-        streams = [(batch for _ in loader.epochs() for batch in loader) for loader in loaders]
+        streams = [_batches(loader) for loader in loaders]
         try:
             while time.monotonic() < end:
                 batches = [next(stream, None) for stream in streams]
@@ -183,6 +187,11 @@ def feed(cgroup: Cgroup, pod: PodConfig, manifest: Manifest, make: Rows | None, 
         for loader in loaders:
             loader.close()
     return Fed(peak, rss, arena, steps, metrics, (folder / "sidecar.log").read_text(), errors)
+
+
+def _batches(loader: Any) -> Iterator[Any]:
+    for _ in loader.epochs():
+        yield from loader
 
 
 def _connect(pod: PodConfig, rank: int) -> Any:
