@@ -45,6 +45,8 @@ class Point:
     window: int | None = None
     threads: int = 2
     budget_mib: int = 512
+    #: Folder of a decoded cache; "": none.
+    cache: str = ""
     tensors: str = "numpy"
     #: The window begins after so long, and after each reader has had so much.
     warm_up: float = 1.0
@@ -176,6 +178,7 @@ def _read(place: dict[str, Any]) -> None:
         read_ahead_bytes=point.budget_mib << 20,
         rank=rank,
         world=point.ranks,
+        cache_dir=point.cache or None,
         run_dir=folder / f"sidecar-{sidecar}",
     )
     try:

@@ -19,8 +19,8 @@ from dataclasses import dataclass, field, replace
 from html import escape
 from pathlib import Path
 
+from bench import decoded, workloads
 from bench import measure as m
-from bench import workloads
 from bench.bed import Point, running
 from bench.sweeps import SWEEPS
 
@@ -147,17 +147,19 @@ def _point(what: str) -> Point:
     name, _, value = what.partition("=")
     if value:
         return replace(SWEEPS[name].point(int(value)), tensors="torch")
+    name, _, cached = name.partition("-")
     workload = workloads.WORKLOADS[name]
     workloads.ensure(name)
     workloads.warm(name)
     files = str(workloads.folder(name) / "*.parquet")
-    return Point(files=files, batch=workload.batch, threads=os.cpu_count() or 1, tensors="torch")
+    cache = str(decoded.filled(name)) if cached == "cache" else ""
+    return Point(files=files, batch=workload.batch, threads=os.cpu_count() or 1, tensors="torch", cache=cache)
 
 
 def main() -> None:
     """Start, wait, sample, draw."""
     parser = argparse.ArgumentParser(description="Flame graph of sidecar and trainer at full speed.")
-    parser.add_argument("what", nargs="?", default="W4", help="W4, W2, or a point of a sweep such as columns=1")
+    parser.add_argument("what", nargs="?", default="W4", help="W4, W2, W4-cache, or a point of a sweep: columns=1")
     parser.add_argument("--seconds", type=float, default=10.0)
     parser.add_argument("--rate", type=int, default=100)
     parser.add_argument("--perf", action="store_true")

@@ -2,9 +2,9 @@
 
 Each run is a cold process. Rounds repeat all runs in a new random order, so that the machine's drift hits all alike.
 A run during which other processes used the CPU is repeated while there is time. The whole keeps to `--minutes`: a round
-leaves out its least important jobs, and says so. `--quick` takes under three minutes, measures ours and the decode
-limit only, and writes results/quick.json (not committed); `--guard` fails where a ratio got worse than half of the
-committed results/latest.json.
+leaves out its least important jobs, or is left out, and says so. `--quick` takes under three minutes, measures ours and
+the decode limit only, and writes results/quick.json (not committed); `--guard` fails where a ratio got worse than half
+of the committed results/latest.json.
 """
 
 import argparse
@@ -74,6 +74,10 @@ class Rounds:
         self.say(_line(len(self.found[job.key]), job.key, found))
         return True
 
+    def needed(self, jobs: list[Job]) -> float:
+        """Seconds that ours took, which no round goes without."""
+        return sum(mean(self._took.get(job.key, [0.0])) for job in jobs if not job.rank)
+
     def round(self, jobs: list[Job], number: int, share: float) -> None:
         """One run of each job that fits into its share of what is left; peers that fail are taken off the list."""
         took = {key: mean(seconds) for key, seconds in self._took.items()}
@@ -116,6 +120,9 @@ def measure(args: argparse.Namespace) -> Rounds:
             if job.key.startswith(tuple(args.only)):
                 rounds.run(job, 1)
         for number in range(args.rounds):
+            if number and rounds.needed(jobs) > rounds.left:
+                rounds.say(f"no time for round {number + 1}: ours alone takes {rounds.needed(jobs):.0f} s")
+                break
             rounds.round(jobs, number, 1 / (args.rounds - number))
     return rounds
 
