@@ -21,7 +21,7 @@ import xxhash
 from numpy.typing import NDArray
 
 from lanefeed_core.layout import Column
-from lanefeed_sidecar.formats.chunk import Chunk, ChunkColumn, FixedChunk, RaggedChunk
+from lanefeed_sidecar.formats.chunk import Block, Chunk, ChunkColumn, FixedChunk, RaggedChunk, column_runs
 
 __all__ = ["EntryError", "chunk_bytes", "read_entry", "write_entry"]
 
@@ -122,7 +122,28 @@ def _chunk(body: NDArray[np.uint8], columns: Sequence[Column], rows: int) -> Chu
         made = [_column(taken, column, rows, *entry) for column, entry in zip(columns, about["columns"], strict=True)]
     except (ValueError, TypeError, KeyError) as error:
         raise EntryError(f"its description cannot be used: {error!r}") from None
-    return Chunk(rows, made)
+    return Chunk(rows, made, _blocks(body, columns, made, rows))
+
+
+def _blocks(
+    body: NDArray[np.uint8], columns: Sequence[Column], made: Sequence[ChunkColumn], rows: int
+) -> dict[int, Block]:
+    """Neighbouring scalar columns of one type lie one after the other in the file, and so in one block."""
+    found: dict[int, Block] = {}
+    for run in column_runs(columns):
+        mine = [made[index].values for index in run]
+        if len(run) < 2 or columns[run.start].shape or not rows or any(made[i].validity is not None for i in run):
+            continue
+        first, stride = mine[0], -(-mine[0].nbytes // ALIGN) * ALIGN
+        start = _address(first)
+        if all(_address(values) == start + i * stride for i, values in enumerate(mine)):
+            strides = (stride, first.itemsize)
+            found[run.start] = np.ndarray((len(run), rows), first.dtype, body, start - _address(body), strides)
+    return found
+
+
+def _address(array: Any) -> int:
+    return int(array.__array_interface__["data"][0])
 
 
 class _Taker:

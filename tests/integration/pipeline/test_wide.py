@@ -1,6 +1,8 @@
 """Wide tables: columns that go in blocks come out as their rows, whatever pieces, nulls and types lie among them."""
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -79,30 +81,33 @@ def test_row_groups_that_are_streamed(tmp_path: Path) -> None:
     read_epoch(index(folder), 32, budget=60_000)
 
 
-def test_tooth_two_rows_of_a_block_that_are_swapped_are_caught(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def spoil(monkeypatch: pytest.MonkeyPatch, how: Callable[[np.ndarray], None]) -> None:
+    """Have the decoder change each block that it gives."""
     real = Blocks.read
 
-    def swapped(self: Blocks, *args: object) -> dict[int, np.ndarray]:
-        found = {start: block.copy() for start, block in real(self, *args).items()}  # type: ignore[arg-type]
+    def read(self: Blocks, *args: Any) -> dict[int, np.ndarray]:
+        found = {start: block.copy() for start, block in real(self, *args).items()}
         for block in found.values():
-            block[1, :2] = block[1, 1::-1]
+            how(block)
         return found
 
-    monkeypatch.setattr(Blocks, "read", swapped)
+    monkeypatch.setattr(Blocks, "read", read)
+
+
+def test_tooth_two_rows_of_a_block_that_are_swapped_are_caught(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def swap(block: np.ndarray) -> None:
+        block[1, :2] = block[1, 1::-1].copy()
+
+    spoil(monkeypatch, swap)
     with pytest.raises(AssertionError, match="column f1"):
         read_epoch(shards(tmp_path / "d", "parquet"), 64)
 
 
 def test_tooth_one_bit_is_caught(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    real = Blocks.read
+    def flip(block: np.ndarray) -> None:
+        block.view(np.uint8)[3, 5] ^= 1
 
-    def flipped(self: Blocks, *args: object) -> dict[int, np.ndarray]:
-        found = {start: block.copy() for start, block in real(self, *args).items()}  # type: ignore[arg-type]
-        for block in found.values():
-            block.view(np.uint8)[3, 5] ^= 1
-        return found
-
-    monkeypatch.setattr(Blocks, "read", flipped)
+    spoil(monkeypatch, flip)
     with pytest.raises(AssertionError, match="column f3"):
         read_epoch(shards(tmp_path / "d", "parquet"), 64)
 
@@ -117,14 +122,15 @@ def test_tooth_a_shuffle_that_is_off_by_one_is_caught(tmp_path: Path, monkeypatc
 
 def test_blocks_are_made_where_they_can_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The tests above would pass without any: three runs of enough columns, of which one has nulls at first."""
-    found: list[set[int]] = []
+    chunks: list[Chunk] = []
     real = Chunk.__post_init__
 
     def note(self: Chunk) -> None:
         real(self)
-        found.append(set(self.blocks))
+        chunks.append(self)
 
     monkeypatch.setattr(Chunk, "__post_init__", note)
     read_epoch(shards(tmp_path / "d", "parquet"), 64)
+    found = [set(chunk.blocks) for chunk in chunks]
     assert {0, 6, 11} in found
     assert {0, 11} in found

@@ -105,3 +105,24 @@ def test_a_file_larger_than_the_cache_is_not_read(tmp_path: Path) -> None:
     os.truncate(tmp_path / "e", 1 << 40)
     with pytest.raises(EntryError, match="1099511627776 bytes"):
         get(tmp_path / "e")
+
+
+@pytest.mark.parametrize("rows", [1, 5, 16, 33])
+def test_neighbours_of_one_type_come_back_as_a_block(tmp_path: Path, rows: int) -> None:
+    """The same memory as the columns; none where a column has nulls, or is alone."""
+    rng = np.random.default_rng(rows)
+    columns = (
+        *(Column(f"f{i}", "float32", nullable=True) for i in range(3)),
+        *(Column(f"i{i}", "int64") for i in range(2)),
+        Column("alone", "int32"),
+        *(Column(f"n{i}", "int16", nullable=True) for i in range(2)),
+    )
+    made = [FixedChunk(rng.integers(0, 256, rows * c.itemsize, np.uint8).view(c.dtype)) for c in columns]
+    made[-1].validity = np.arange(rows, dtype=np.uint8) % 2
+    put(tmp_path / "e", Chunk(rows, list(made)))
+    found = get(tmp_path / "e", columns, rows)
+    assert set(found.blocks) == {0, 3}
+    for start, block in found.blocks.items():
+        for i, values in enumerate(block):
+            assert values.tobytes() == made[start + i].values.tobytes()
+            assert np.shares_memory(values, found.columns[start + i].values)
