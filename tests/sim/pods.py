@@ -157,6 +157,8 @@ class Pod:
     leaves_by: float | None = None
     flush_until: float = 0.0
     prune: bool = True
+    #: Steps from one checkpoint to the next.
+    every: int = EVERY
     #: A rank that comes by a step again whose checkpoint is a job commit already writes and commits none.
     careful: bool = False
     #: Skip this many ids in ledgers (a planted fault).
@@ -214,7 +216,7 @@ class Pod:
             self.leave(rank, 75)
         else:
             self.consume(rank)
-            if rank.step % EVERY == 0:
+            if rank.step % self.every == 0:
                 self.checkpoint(rank)
 
     def settle(self) -> None:

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from lanefeed_core import expected
-from lanefeed_core.book import Book
+from lanefeed_core.book import Book, JobCommit
 from lanefeed_core.ledger import Ledger
 from lanefeed_operator.coordinator.admission import Admission
-from lanefeed_operator.coordinator.core import Coordinator
+from lanefeed_operator.coordinator.safe import Safe
 from lanefeed_operator.reconcile import completion, engine, running, stop
 from lanefeed_operator.reconcile.types import CreateChildren
 from sim.world import Chances, World
@@ -112,7 +112,11 @@ def test_children_before_their_plan_is_written(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_a_commit_is_acknowledged_before_it_is_persisted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Coordinator, "_safe_commit", lambda self: self._book.restorable)
+
+    def early(self: Safe, version: int, commit: JobCommit, event: int) -> None:
+        self.commit, self.event = commit, event
+
+    monkeypatch.setattr(Safe, "changed", early)
     assert "not persisted" in caught(whole)
 
 

@@ -24,6 +24,7 @@ from lanefeed_operator.coordinator.lives import Change, Life
 from lanefeed_operator.coordinator.notes import Notes
 from lanefeed_operator.coordinator.proof import Proofs, Prover
 from lanefeed_operator.coordinator.reports import Committed, PodReport, RankCommit, RankReport, Reply, StopAt, Taken
+from lanefeed_operator.coordinator.safe import Safe
 from lanefeed_operator.coordinator.speed import Speed
 from lanefeed_operator.coordinator.sums import Sum
 from lanefeed_operator.coordinator.waiting import Waiting
@@ -57,8 +58,7 @@ class Coordinator:
         self._recovered = True
         self._version = 1
         self._persisted = 1
-        self._safe = self._book.restorable
-        self._unsafe: dict[int, JobCommit] = {}
+        self._safe = Safe(self._book.restorable)
         self._events = 0
         self._commit_event = 0
         self._mismatch: FeedFailure | None = None
@@ -78,7 +78,7 @@ class Coordinator:
         self._speed = Speed()
         self._moved = 0.0
         self._unsettled = False
-        self._cuts: list[Segment] = []
+        self._cuts: dict[tuple[int, int], Segment] = {}
 
     # ---- what the shell says ------------------------------------------------------------------------------------
 
@@ -124,8 +124,7 @@ class Coordinator:
             if version <= self._persisted:
                 return
             self._persisted = version
-            for number in sorted(n for n in self._unsafe if n <= version):
-                self._safe = self._unsafe.pop(number)
+            self._safe.persisted(version)
             ready = self._waiting.due(version)
         for call in ready:
             call()
@@ -204,22 +203,20 @@ class Coordinator:
                 return Reply(fenced=taken.fenced, reason=taken.refused)
             if report.plan_generation != self._book.plan_generation:
                 return Reply(fenced=True, reason=self._door.old_plan(report))
-            safe = self._safe_commit()
+            safe, event = self._safe.commit, self._safe.event
+            known = {c.step for c in (*self._book.commits, *self._book.void)}
             count, refused = 0, []
             for commit in report.commits:
                 wrong = self._problem(report, commit)
                 if wrong:
                     refused.append(wrong)
-                elif commit.stop > safe.step:
+                elif commit.stop > safe.step or not lives.counted(
+                    self._lives.get(commit.rank), commit.stop, event, known
+                ):
                     break
                 count += 1
             last = Committed(safe.step, safe.name, safe.plan_generation) if safe.step else None
             return Reply(commits_taken=count, stop_at=self._stop, last_commit=last, refused=tuple(refused))
-
-    def _safe_commit(self) -> JobCommit:
-        """The newest commit that is persisted, not void since, and can be restored."""
-        last = self._book.restorable
-        return self._safe if self._safe.step <= last.step else last
 
     def _admit(self, r: PodReport) -> Taken:
         """Whether a report counts; notes its session and sequence number if it does."""
@@ -247,10 +244,6 @@ class Coordinator:
             self._settle()
         for commit in good:
             self._add(commit)
-        for cut in self._cuts:
-            # It was found out for the last commit of this moment; the sidecar sends the whole until it is taken.
-            self._book.remove(cut)
-        self._cuts.clear()
         self._news |= self._notes.add(r)
         self._moved = self._moved or now
         if self._lives and self._speed.due(now):
@@ -318,7 +311,12 @@ class Coordinator:
         """
         first, end = self._prover.finished(self._book.last.step), self._prover.finished(step)
         known = any(c.step == step for c in (*self._book.commits, *self._book.void))
+        for cut in self._cuts.values():
+            # Of a way that is void; the sidecar sends the whole until it is taken.
+            self._book.remove(cut)
+        self._cuts.clear()
         self._book.begin(step, Ledger() if known else self._prover.prefix(step), keep=True)
+        self._safe.went_back(step, self._book.restorable)
         for epoch in range(first, end) if self._book.last.stand_in else ():
             self._proofs.keep(
                 EpochProof(epoch=epoch, samples=0, digest="", expected="", verified=False, recomputed=True)
@@ -331,7 +329,8 @@ class Coordinator:
             return
         before, segment = list(self._book.commits), commit.segment
         cut = self._prover.cut(segment, self._book.last.step, self._book.world)
-        self._cuts += [cut] if cut else []
+        if cut:
+            self._cuts[cut.rank, cut.start] = cut
         made = self._enter(segment) or (self._enter(cut) if cut else None)
         if made is None:
             return
@@ -345,6 +344,7 @@ class Coordinator:
             self._book.commits[-1] = checked.commit
             self._events += 1
             self._commit_event = self._events
+            self._cuts = {key: kept for key, kept in self._cuts.items() if kept.stop > made.step}
         self._changed()
 
     def _enter(self, segment: Segment) -> JobCommit | None:
@@ -357,7 +357,7 @@ class Coordinator:
     def _changed(self) -> None:
         self._news = self._unsettled = True
         self._version += 1
-        self._unsafe[self._version] = self._book.restorable
+        self._safe.changed(self._version, self._book.restorable, self._commit_event)
 
     # ---- what reconcile sees ------------------------------------------------------------------------------------
 

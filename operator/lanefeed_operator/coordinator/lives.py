@@ -4,7 +4,7 @@ A rank's life begins when its trainer attaches with (or without) a checkpoint's 
 sidecar. The step at which lives began is the truth about what the trainer restored. Used by `core` alone; pure.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass, replace
 from enum import Enum
 
@@ -12,7 +12,7 @@ from lanefeed_core.book import JobCommit
 from lanefeed_operator.coordinator.reports import RankReport
 from lanefeed_operator.reconcile.types import RankView
 
-__all__ = ["Change", "Life", "allowed", "change", "common_start", "differ", "merge", "view"]
+__all__ = ["Change", "Life", "allowed", "change", "common_start", "counted", "differ", "merge", "view"]
 
 
 class Change(Enum):
@@ -100,6 +100,20 @@ def common_start(lives: Mapping[int, Life]) -> int | None:
     starts = {life.report.started if life.sure else -1 for life in lives.values()}
     only = starts.pop() if len(starts) == 1 else -1
     return only if only >= 0 else None
+
+
+def counted(life: Life | None, stop: int, event: int, known: Set[int]) -> bool:
+    """Whether a rank's commit up to `stop`, which a persisted commit of the job covers, is a part of that.
+
+    A life that began after that commit was made (by event number `event`; 0: by a former coordinator) does steps of it
+    again. These count for nothing while it is alone in that, and for all when every rank turns out to have gone back:
+    so the sidecar keeps them until the job's next commit. Of a life that was under way when the coordinator began
+    nobody knows; where its commit is of one of the `known` steps, ranks can go on from that.
+    """
+    if life is not None and life.sure and stop <= life.report.started:
+        return True
+    born = life.born if life is not None else 0
+    return born <= event if event or born else stop in known
 
 
 def differ(old: Life, new: Life) -> bool:

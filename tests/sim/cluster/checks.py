@@ -41,6 +41,8 @@ class Checks:
         #: Highest total step that was ever persisted as a commit.
         self.persisted: dict[str, int] = {}
         self.tokens: dict[str, str] = {}
+        #: Who wrote a job's status last.
+        self.writer: dict[str, str] = {}
 
     def event(self, event: str, kind: Any, o: Object) -> None:
         """A subscriber of the store."""
@@ -86,12 +88,13 @@ class Checks:
             assert failed.message, "Failed and no reason said"
             assert uid in self.may_fail, f"failed: {failed.reason}: {failed.message}"
 
-    def landed(self, call: Call, *, changed: bool, leads: bool, excused: bool) -> None:
+    def landed(self, call: Call, *, by: str, changed: bool, leads: bool, excused: bool) -> None:
         """A write of an operator took effect. `excused`: of one that froze in the middle of a pass and has thawed."""
         if call.verb == "patch" and call.kind == PODS and (call.body or {}).get("status", {}).get("phase") == "Failed":
             self.freed.add(call.body["metadata"]["uid"] if call.body else "")
         if call.verb == "replace_status":
             assert changed, f"a status was written in which nothing had changed: {call.name}"
+            self.writer[call.body["metadata"]["uid"] if call.body else ""] = by
         assert not (call.kind == JOBS and call.verb == "patch" and "spec" in (call.body or {})), (
             "a child's spec (and with it its suspend) is not ours to write"
         )
@@ -122,18 +125,24 @@ class Checks:
         for uid, generations in living.items():
             assert len(generations) == 1, f"plan generations {sorted(generations)} of {self.names[uid]} live at once"
 
-    def answer(self, report: PodReport, reply: Reply, *, leads: bool) -> None:
+    def answer(self, report: PodReport, reply: Reply, *, by: str, leads: bool) -> None:
         """What sidecars are told to be committed must survive a crash of the operator right now."""
         uid = report.job_uid
         if not reply.reason and leads:
             assert report.pod_uid not in self.freed, f"a report of pod {report.pod_uid} counts, and its index was freed"
         if reply.last_commit is None:
             return
-        step = reply.last_commit.step
-        assert step <= self.persisted.get(uid, 0), f"step {step} was acknowledged and is not persisted"
+        last = reply.last_commit
+        assert last.step <= self.persisted.get(uid, 0), f"step {last.step} was acknowledged and is not persisted"
         if leads:
-            kept = {commit["step"] for commit in self.stored[uid].book["commits"]}
-            assert step in kept, f"step {step} was acknowledged, and {sorted(kept)} are persisted"
+            book = self.stored[uid].book
+            # A void commit can be begun from, but must not be told of; unless another operator made it void, which
+            # froze with this write in hand: nobody else can know of it.
+            kept = [*book["commits"], *(book.get("void", ()) if self.writer.get(uid) != by else ())]
+            found = {(commit["step"], commit["name"], commit["planGeneration"]) for commit in kept}
+            assert (last.step, last.name, last.plan_generation) in found, (
+                f"step {last.step} was acknowledged, and {sorted(f[0] for f in found)} are persisted"
+            )
 
     def complete(self, uid: str, status: Status) -> None:
         """Complete, every global batch as an uninterrupted rank sees it, every epoch proven."""

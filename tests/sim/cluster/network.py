@@ -58,7 +58,7 @@ class Network:
             return
         reply = member.coordinator.report(report, self.now)
         self.seen["fenced"] += reply.fenced
-        self.checks.answer(report, reply, leads=op is self.operator)
+        self.checks.answer(report, reply, by=op.name, leads=op is self.operator)
         self.send(proc, report, reply)
 
     def send(self, proc: Proc, report: PodReport, reply: Reply | None) -> None:

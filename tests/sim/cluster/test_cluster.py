@@ -12,9 +12,6 @@ from sim.cluster.world import CALM, Chances, World
 #: `.ci/run` asks for 2,000.
 SEEDS = int(os.environ.get("LANEFEED_SIM_SEEDS", "60"))
 BLOCK = 20
-#: Seeds below 2,000 that find a fault which is not understood yet: a step was acknowledged as committed, and the stored
-#: book does not hold it (docs/guarantees.md, What is open). They are run apart, so that nothing hides behind them.
-OPEN = (679, 1114, 1799)
 
 
 @pytest.fixture(autouse=True)
@@ -41,17 +38,10 @@ def run(seed: int) -> World:
 def test_any_faults_give_the_uninterrupted_order_and_a_proof(first: int) -> None:
     seen: Counter[str] = Counter()
     for seed in range(first, min(first + BLOCK, SEEDS)):
-        if seed not in OPEN:
-            seen += run(seed).seen
+        seen += run(seed).seen
     # A simulation in which nothing happens proves nothing.
     for what in ("kill", "freeze", "cut", "node", "pod", "fenced", "Conflict", "api after", "delete jobs"):
         assert seen[what] or SEEDS < BLOCK, f"not one {what} in {BLOCK} seeds: {seen}"
-
-
-@pytest.mark.parametrize("seed", OPEN)
-@pytest.mark.xfail(raises=AssertionError, strict=True, reason="open: an acknowledged step that the stored book lacks")
-def test_the_open_fault(seed: int) -> None:
-    run(seed)
 
 
 def test_same_seed_same_trace() -> None:

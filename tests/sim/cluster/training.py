@@ -1,11 +1,15 @@
 """What trainers do between two looks: consume, checkpoint, leave; together (collective) or each by itself."""
 
 import random
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from lanefeed_operator.coordinator.reports import Committed
 from sim.cluster.nodes import Proc
+from sim.pods import EVERY
 
 GREET_SECONDS = 3.0
+INTERVALS = (EVERY, EVERY, 5, 4)
 
 
 @dataclass
@@ -21,6 +25,10 @@ class Training:
 
     rng: random.Random
     collective: bool
+    #: Whether it happens now: "workers" are restarted in place, or go "back" to an older checkpoint than they could.
+    happens: Callable[[str], bool] = lambda _: False
+    #: What a rendezvous began from.
+    choices: list[Committed | None] = field(default_factory=lambda: [None])
     rounds: dict[int, Round] = field(default_factory=dict)
 
     def step(self, procs: list[Proc], reachable: set[str], now: float) -> None:
@@ -57,7 +65,7 @@ class Training:
         ranks = [(pod, rank) for pod in pods for rank in pod.ranks]
         whole = bool(pods) and len(ranks) == pods[0].world and all(rank.alive for _, rank in ranks)
         names = tuple(pod.uid for pod in pods)
-        if not whole or names != known.members:
+        if not whole or names != known.members or self.happens("workers"):
             for _, rank in ranks:
                 rank.attached = False
             known.members = ()
@@ -65,9 +73,13 @@ class Training:
             # Ranks whose peers are gone wait.
             return
         if not known.members:
-            choice = ranks[0][0].sidecar.last_commit
+            self.choices.append(ranks[0][0].sidecar.last_commit)
+            choice = self.rng.choice(self.choices) if self.happens("back") else self.choices[-1]
+            # Checkpoints by the clock come at other steps the next time.
+            every = self.rng.choice(INTERVALS)
             for pod, rank in ranks:
                 pod.attach(rank, choice)
+                pod.every = every
             known.members = names
             return
         for _ in range(self.rng.randint(0, 2)):

@@ -30,10 +30,11 @@ KEY = (NAMESPACE, "sim")
 
 @dataclass
 class Chances:
-    """Probabilities: a tick, or (the last six) a call, event or message. Faults end at `calm_after` seconds."""
+    """Probabilities: a tick, or (the last seven) a call, event, message or start. Faults end after `calm_after`."""
 
     pod: float = 0.006
     sidecar: float = 0.015
+    workers: float = 0.01
     node: float = 0.008
     evict: float = 0.006
     change: float = 0.012
@@ -48,10 +49,11 @@ class Chances:
     twice: float = 0.1
     loss: float = 0.12
     late: float = 0.25
+    back: float = 0.1
     calm_after: float = 60.0
 
 
-CALM = Chances(0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0)
+CALM = Chances(*[0.0] * 18)
 
 
 @dataclass
@@ -148,7 +150,8 @@ class World(Network):
         made = self.store.create(STJS, NAMESPACE, body)
         if self.may_fail:
             self.checks.may_fail.add(made["metadata"]["uid"])
-        self.works[made["metadata"]["uid"]] = Work(Training(self.rng, self.collective))
+        training = Training(self.rng, self.collective, lambda what: self.chance(getattr(self.chances, what)))
+        self.works[made["metadata"]["uid"]] = Work(training)
 
     @property
     def stj(self) -> Object | None:
@@ -216,7 +219,9 @@ class World(Network):
         self.writes += 1
         self.note(f"{calls.owner.name} {call.verb} {call.kind.kind} {call.name} {call.subresource}".rstrip())
         self.seen[f"{call.verb} {call.kind.plural}"] += 1
-        self.checks.landed(call, changed=changed, leads=calls.owner is self.operator, excused=calls.owner.in_hand)
+        owner = calls.owner
+        leads = owner is self.operator
+        self.checks.landed(call, by=owner.name, changed=changed, leads=leads, excused=owner.in_hand)
 
     def lag(self) -> float:
         return self.rng.choice([0.5, 1.0, 4.0]) if self.chance(self.chances.lag) else 0.0

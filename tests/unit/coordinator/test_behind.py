@@ -93,9 +93,21 @@ def test_the_others_commit_later_and_at_other_steps() -> None:
     bed.say(1, 35, (7, 28), (28, 35), started=7)
     assert bed.last == 21
     bed.say(0, 35, (21, 35))
-    assert bed.last == 21, "nothing that was cut stays in the book"
-    bed.say(1, 35, (7, 28), (28, 35), started=7)
-    assert bed.last == 35
+    assert bed.last == 35, "what was cut is kept until others have come as far"
+
+
+def test_all_went_back_and_the_operator_does_not_know_that_they_all_did() -> None:
+    """It was down meanwhile: each rank looks like one that restarted alone, and each one's part is cut."""
+    bed = Bed()
+    bed.restart()
+    bed.say(1, 28, (7, 10), (10, 28), started=7)
+    bed.say(0, 28, (7, 10), (10, 28), started=7)
+    assert bed.last == 28
+    bed.say(0, TOTAL, (28, TOTAL), started=7)
+    bed.say(1, TOTAL, (28, TOTAL), started=7)
+    feed = bed.core.snapshot(0)
+    assert feed.last_step == TOTAL
+    assert all(p.verified for p in feed.proofs)
 
 
 def test_what_was_cut_restores_no_void_commit() -> None:
