@@ -12,6 +12,10 @@ from lanefeed_sidecar.formats.types import Unsupported, column_of
 __all__ = ["Finding", "lint"]
 
 _MIB = 1 << 20
+#: A quarter of the default read-ahead: the sidecar decodes larger ones in pieces (pipeline/store.py).
+_HUGE_BYTES = 128 * _MIB
+#: Row groups that a finding names.
+_NAMED = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +31,7 @@ def lint(manifest: Manifest, *, without_checksums: int = 0) -> list[Finding]:
     """All findings, the costliest kind first. without_checksums: shards whose pages carry none (IndexResult)."""
     sizes = np.array([b for s in manifest.shards for b in s.row_group_bytes], dtype=np.int64)
     found = [
-        _huge(sizes),
+        _huge(manifest),
         _tiny(sizes),
         _few(manifest),
         _skew(manifest),
@@ -38,14 +42,26 @@ def lint(manifest: Manifest, *, without_checksums: int = 0) -> list[Finding]:
     return [f for f in found if f]
 
 
-def _huge(sizes: NDArray[np.int64]) -> Finding | None:
-    big = int((sizes > 256 * _MIB).sum())
-    if not big:
+def _huge(manifest: Manifest) -> Finding | None:
+    large = sorted(
+        (
+            (size, shard.path, number)
+            for shard in manifest.shards
+            for number, size in enumerate(shard.row_group_bytes)
+            if size > _HUGE_BYTES
+        ),
+        reverse=True,
+    )
+    if not large:
         return None
+    named = ", ".join(f"{path} #{number} ({size // _MIB} MiB)" for size, path, number in large[:_NAMED])
+    more = f" and {len(large) - _NAMED} more" if len(large) > _NAMED else ""
     return Finding(
         "huge-row-groups",
-        f"{big} row groups decode to more than 256 MiB, the largest to {int(sizes.max()) // _MIB} MiB",
-        "write row groups of 8 to 64 MiB: a reader decodes one whole before its first row can be used",
+        f"{len(large)} row groups decode to more than {_HUGE_BYTES // _MIB} MiB, a quarter of the default "
+        f"sidecar.readAheadBytes: {named}{more}",
+        "write row groups of 8 to 64 MiB; larger ones are decoded in pieces, where each lane that begins inside of one "
+        "passes over the rows before it, or give sidecar.readAheadBytes four times their size",
     )
 
 

@@ -75,8 +75,32 @@ def scan_parquet(path: str, shard: Shard, file: pq.ParquetFile, checks: Callable
     starts = dict(zip(flat, _first_leaves(schema), strict=True))
     trusted = meta.created_by.startswith("parquet-cpp-arrow")
     columns = {n: (c.kind, _may_hold_nulls(c, groups, starts[n], trusted)) for n, c in flat.items()}
-    made = replace(shard, row_groups=rows, row_group_bytes=tuple(max(0, g.total_byte_size) for g in groups))
+    lists = _list_leaves(file.schema)
+    made = replace(shard, row_groups=rows, row_group_bytes=tuple(_decoded(group, lists) for group in groups))
     return Scanned(made, "parquet", ShardSchema(path, columns), _page_checksums(groups, checks))
+
+
+#: Bytes of a value, by Parquet's physical type.
+_WIDTHS = {"INT32": 4, "INT64": 8, "INT96": 12, "FLOAT": 4, "DOUBLE": 8}
+
+
+def _list_leaves(schema: pq.ParquetSchema) -> list[tuple[int, int]]:
+    """(index, bytes of a value) of the leaves that are numbers in lists."""
+    leaves_of = ((index, schema.column(index)) for index in range(len(schema)))
+    return [
+        (index, _WIDTHS[leaf.physical_type])
+        for index, leaf in leaves_of
+        if leaf.max_repetition_level and leaf.physical_type in _WIDTHS
+    ]
+
+
+def _decoded(group: pq.RowGroupMetaData, lists: list[tuple[int, int]]) -> int:
+    """Bytes once decoded, as the footer says: sizes are of encoded pages, but a list's numbers are counted."""
+    found = max(0, group.total_byte_size)
+    for index, width in lists:
+        about = group.column(index)
+        found += max(0, about.num_values * width - max(0, about.total_uncompressed_size))
+    return int(found)
 
 
 def _first_leaves(schema: pa.Schema) -> Iterator[int]:
