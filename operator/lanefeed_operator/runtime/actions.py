@@ -238,7 +238,7 @@ class Actions:
         for pod in scene.world.former():
             since = lost_since(scene.world, pod)
             if limit and since is not None and scene.now - since >= limit:
-                freed = free_pod(self._api, pod, f"its job is gone, and its node is lost for {limit} s")
+                freed = free_pod(self._api, pod, f"its job is gone, and its node is lost for {limit} s", scene.now)
                 if freed is not None:
                     self._view.put(PODS, freed)
             else:
@@ -356,7 +356,7 @@ class Actions:
         pod = next((x for x in scene.world.pods if x.uid == pod_uid), None)
         if pod is None:
             return False
-        freed = free_pod(self._api, pod, reason)
+        freed = free_pod(self._api, pod, reason, scene.now)
         if freed is not None:
             self._view.put(PODS, freed)
         return True

@@ -157,8 +157,9 @@ class Controller:
         member = p.member
         member.bound = p.status.stream.manifest if p.status.stream is not None else ""
         if not member.looked:
+            # Nobody stores one before this was looked for; the lock is not held while the API server is asked.
+            stored = self._registry.manifests.read(member.namespace, member.name, member.uid)
             with member.lock:
-                stored = self._registry.manifests.read(member.namespace, member.name, member.uid)
                 if stored is not None and member.bound in ("", stored[0].digest):
                     member.info, member.chunks = info_of(stored[0]), stored[1]
                 elif stored is not None:

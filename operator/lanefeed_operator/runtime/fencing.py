@@ -16,30 +16,29 @@ __all__ = ["free_pod"]
 REASON = "NodeLost"
 
 
-def free_pod(api: KubeApi, pod: PodFacts, reason: str) -> Object | None:
+def free_pod(api: KubeApi, pod: PodFacts, reason: str, now: float) -> Object | None:
     """Mark the pod failed by disruption and delete it; its last form, None where it was gone. Raises ApiError."""
     try:
         found = api.get(PODS, pod.namespace, pod.name)
         if found["metadata"]["uid"] != pod.uid:
             return None
         if (found.get("status") or {}).get("phase") not in ("Failed", "Succeeded"):
-            found = api.patch(PODS, pod.namespace, pod.name, _failed(found, reason), subresource="status")
+            found = api.patch(PODS, pod.namespace, pod.name, _failed(found, reason, now), subresource="status")
     except NotFound:
         return None
     api.delete(PODS, pod.namespace, pod.name, uid=pod.uid, grace=0)
     return found
 
 
-def _failed(found: Object, reason: str) -> Object:
+def _failed(found: Object, reason: str, now: float) -> Object:
     """The patch. A merge patch replaces the list of conditions whole; the version makes sure that none is lost."""
-    now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     text = f"Lanefeed: {reason}"
     target = {
         "type": "DisruptionTarget",
         "status": "True",
         "reason": REASON,
         "message": text,
-        "lastTransitionTime": now,
+        "lastTransitionTime": datetime.fromtimestamp(now, UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
     }
     kept = [x for x in (found.get("status") or {}).get("conditions") or () if x.get("type") != "DisruptionTarget"]
     meta = found["metadata"]

@@ -69,6 +69,8 @@ class Member:
     #: UID -> when its deletion was last asked for.
     asked: dict[str, float] = field(default_factory=dict)
     lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
+    #: Held by the thread that stores a manifest, which may take minutes; nobody waits for it.
+    storing: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
     @property
     def key(self) -> JobKey:
@@ -152,14 +154,38 @@ class Registry:
         member, job, refusal = self._indexed(job_uid, pod_uid)
         if member is None or job is None:
             return refusal
+        if not member.storing.acquire(blocking=False):
+            raise Unreachable(f"a manifest of job {member.name} is being stored right now: send it again")
         try:
-            with member.lock:
-                return self._take(member, job, digest, data)
+            return self._take(member, job, digest, data)
         finally:
+            member.storing.release()
             self.on_change(member.key)
 
     def _take(self, member: Member, job: Job, digest: str, data: bytes) -> str:
-        """Under the member's lock."""
+        """One at a time for a member. Its lock is not held while the API server is talked to: workers take it too."""
+        with member.lock:
+            refusal = self._known(member, digest)
+        if refusal is not None:
+            return refusal
+        try:
+            manifest, chunks = self.manifests.write(job, data, digest)
+        except (ManifestError, NameConflict, RenderError) as error:
+            with member.lock:
+                member.info = ManifestInfo(error=str(error), retryable=isinstance(error, NameConflict))
+            return str(error)
+        except (Forbidden, Invalid) as error:
+            # A quota, most often: shown, and the indexer sends it again.
+            with member.lock:
+                member.info = ManifestInfo(error=f"the manifest cannot be stored: {error}", retryable=True)
+            raise
+        with member.lock:
+            member.info, member.chunks = info_of(manifest), chunks
+        return ""
+
+    @staticmethod
+    def _known(member: Member, digest: str) -> str | None:
+        """What is said without storing anything; None: it is to be stored. Under the member's lock."""
         if not member.looked:
             raise Unreachable(f"the manifest of job {member.name} has not been looked for yet: send it again")
         if member.chunks and member.info is not None:
@@ -171,17 +197,7 @@ class Registry:
             return (
                 f"the job is bound to dataset {member.bound} and this is {digest}: it was changed since the job began"
             )
-        try:
-            manifest, member.chunks = self.manifests.write(job, data, digest)
-        except (ManifestError, NameConflict, RenderError) as error:
-            member.info = ManifestInfo(error=str(error), retryable=isinstance(error, NameConflict))
-            return str(error)
-        except (Forbidden, Invalid) as error:
-            # A quota, most often: shown, and the indexer sends it again.
-            member.info = ManifestInfo(error=f"the manifest cannot be stored: {error}", retryable=True)
-            raise
-        member.info = info_of(manifest)
-        return ""
+        return None
 
     def manifest_failed(self, job_uid: str, pod_uid: str, kind: str, message: str, retryable: bool) -> None:
         """An indexer says that the dataset cannot be indexed."""

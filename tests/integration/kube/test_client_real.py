@@ -153,17 +153,17 @@ def test_a_pod_is_freed_as_the_garbage_collector_frees_it(client: Client, namesp
             # The namespace's service account is made a moment after it.
             assert time.monotonic() < deadline
             time.sleep(0.2)
-    freed = free_pod(client, pod_facts(made), "its node is lost for 30 s")
+    freed = free_pod(client, pod_facts(made), "its node is lost for 30 s", time.time())
     assert freed is not None
     found = client.get(api.PODS, namespace, "lost")
     assert found["status"]["phase"] == "Failed"
     targets = [x for x in found["status"]["conditions"] if x["type"] == "DisruptionTarget"]
     assert [(x["status"], x["message"]) for x in targets] == [("True", "Lanefeed: its node is lost for 30 s")]
     assert "deletionTimestamp" in found["metadata"]
-    assert free_pod(client, pod_facts(found), "again") is not None, "once more is no error"
+    assert free_pod(client, pod_facts(found), "again", time.time()) is not None, "once more is no error"
     patch = {"metadata": {"uid": found["metadata"]["uid"], "finalizers": None}}
     client.patch(api.PODS, namespace, "lost", patch)
-    assert free_pod(client, pod_facts(found), "it is gone") is None
+    assert free_pod(client, pod_facts(found), "it is gone", time.time()) is None
 
 
 def test_a_wrong_token_is_nobodys(client: Client) -> None:

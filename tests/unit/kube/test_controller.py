@@ -7,6 +7,7 @@ import pytest
 
 from lanefeed_core.lastwords import Commit, LastWords, Rank, encode
 from lanefeed_core.ledger import Ledger
+from lanefeed_operator.api.status import from_time
 from lanefeed_operator.coordinator.reports import RankCommit
 from lanefeed_operator.kube.api import CONFIG_MAPS, JOBS, NODES, PODS, SERVICES, STJS, Forbidden, Kind, Unreachable
 from lanefeed_operator.render import constants as c
@@ -199,7 +200,9 @@ def test_a_lost_node_is_fenced_first_and_then_its_pod_is_freed() -> None:
     assert acts == [("get", "pods"), ("patch", "pods"), ("delete", "pods")], order
     freed = bed.store.objects[PODS, NS, pods[1]]
     assert freed["status"]["phase"] == "Failed"
-    assert {"Ready", "DisruptionTarget"} == {x["type"] for x in freed["status"]["conditions"]}
+    found = {x["type"]: x for x in freed["status"]["conditions"]}
+    assert set(found) == {"Ready", "DisruptionTarget"}
+    assert from_time(found["DisruptionTarget"]["lastTransitionTime"]) == int(bed.now), "the controller's clock"
     assert bed.report(pods[1], 1, 9, consumed=9).fenced
     assert bed.status["restarts"]["lost"] == 1
     assert bed.status["restarts"]["failures"] == 0
