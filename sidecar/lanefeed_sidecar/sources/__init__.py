@@ -1,7 +1,7 @@
 """Where shards are: URIs to a sorted listing of files, and reads of ranges of remote ones.
 
-`names` parses URIs, `local` and `remote` list, `listing` joins them; `stores` gives reads of an object: `http`, `s3`
-and `arrowfs` try once, `reads` with `pace` and `hedge` makes it succeed.
+`names` parses URIs, `local` and `remote` list, `listing` joins them; `stores` gives reads of an object: `http`, `s3`,
+`arrowfs` and `plugins` try once, `reads` with `pace` and `hedge` makes it succeed.
 """
 
 from lanefeed_sidecar.sources.listing import Found, Source, list_shards

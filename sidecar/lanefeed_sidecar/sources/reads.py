@@ -206,7 +206,8 @@ class Reads:
             if now - self._said_at < _SAY_SECONDS:
                 return
             self._said_at = now
-        log.warning("%s: %s (%s); reads are tried again", self.store.place, failed, failed.kind)
+        # Its text: a record that is kept must not keep the frames of the read, and with them the client.
+        log.warning("%s: %s (%s); reads are tried again", self.store.place, str(failed), failed.kind)
 
     def _enter(self, began: float, last: ReadFailed | None) -> None:
         """Wait for a place among the requests; no longer than patience."""

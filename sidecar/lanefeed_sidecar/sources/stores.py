@@ -23,6 +23,11 @@ def open_store(name: Name) -> ObjectStore:
     """The store that holds `name`. Raises ConfigError where it cannot be had."""
     if not name.authority and name.scheme in ("s3", "http", "https", "gs", "abfs"):
         raise ConfigError(f"data.uri {name} names no bucket or host: it should look like {name.scheme}://bucket/folder")
+    if ":" in name.authority.rpartition("@")[0]:
+        raise ConfigError(
+            f"data.uri {name.scheme}://... holds a password, and URIs are written into manifests and logs: take it "
+            "out, and give it as the store's own tools find it (docs/remote-data.md)"
+        )
     # Only when they are needed: what they import takes longer than a sidecar of local data takes to start.
     if name.scheme == "s3":
         from lanefeed_sidecar.sources.s3 import S3Store
@@ -32,9 +37,13 @@ def open_store(name: Name) -> ObjectStore:
         from lanefeed_sidecar.sources.http import HttpStore
 
         return HttpStore(name)
-    from lanefeed_sidecar.sources.arrowfs import ArrowStore
+    from lanefeed_sidecar.sources.arrowfs import SCHEMES, ArrowStore
 
-    return ArrowStore(name)
+    if name.scheme in SCHEMES:
+        return ArrowStore(name)
+    from lanefeed_sidecar.sources.plugins import PluginStore
+
+    return PluginStore(name)
 
 
 class RemoteObject:
