@@ -1,7 +1,7 @@
 """What a store of remote objects is: listing, and reads of byte ranges that fail with a known kind.
 
-Implemented by `http`, `s3`, `arrowfs` and `plugins`; used by `remote` (listing) and `reads` (everything about trying again). A
-store tries once and says what happened; it decides nothing.
+Implemented by `http`, `s3`, `arrowfs` and `plugins`; used by `remote` (listing) and `reads` (everything about trying
+again). A store tries once and says what happened; it decides nothing.
 """
 
 import socket

@@ -58,7 +58,7 @@ def test_a_scheme_that_nobody_reads_and_an_option_that_nobody_knows(monkeypatch:
         """A package that takes no options."""
 
     monkeypatch.setattr("fsspec.core.url_to_fs", strict)
-    with pytest.raises(ReadFailed, match="an option is not known: .*colour") as failed:
+    with pytest.raises(ReadFailed, match=r"an option is not known: .*colour") as failed:
         PluginStore(parse("ftp://x/y?colour=red")).stat("y")
     assert not KINDS[failed.value.kind]
 
