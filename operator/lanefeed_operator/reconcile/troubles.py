@@ -20,6 +20,9 @@ SIDECAR = "lanefeed-sidecar"
 PATIENCE_SECONDS = 20.0
 #: Large models load for minutes: that is said, but it is no trouble before.
 LOADING_SECONDS = 180.0
+#: Pods of which one has failed are well again when all have run for so long: more than most crashes take, so that the
+#: word does not come and go with each of them.
+WELL_SECONDS = 120.0
 
 #: Pods whose trainers are missing, named in a message.
 MAX_NAMED = 3
@@ -157,10 +160,16 @@ def _over(p: Pass, since: float, seconds: float = PATIENCE_SECONDS) -> bool:
     return left <= 0
 
 
+def _well(p: Pass, children: Children) -> bool:
+    made = [pod.started for pod in children.alive if pod.started is not None]
+    whole = children.ready + len(children.succeeded) >= children.replicas
+    return whole and bool(made) and _over(p, max(made), WELL_SECONDS)
+
+
 def failing(p: Pass, children: Children) -> Why | None:
-    """The index that failed most often in this plan."""
+    """The index that failed most often in this plan, until all pods are well again."""
     index, times = max(children.failures.items(), key=lambda item: (item[1], -item[0]), default=(0, 0))
-    if not times:
+    if not times or _well(p, children):
         return None
     pod = last_dead(children, index)
     how = f", the last time with {ending(pod)}" if pod else ""
