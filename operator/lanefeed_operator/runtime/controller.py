@@ -142,7 +142,11 @@ class Controller:
     # ---- observing ---------------------------------------------------------------------------------------------
 
     def _settle(self, p: _Pass) -> None:
-        """A creation with no answer may have landed: that is found out before its absence counts for anything."""
+        """A creation with no answer may have landed: that is found out before its absence counts for anything.
+
+        One that lands later still (of an operator that died, or after this look) makes a plan that is over: its pods'
+        reports are fenced by their plan generation, and its Job is deleted when the watch shows it.
+        """
         member = p.member
         if not member.doubt:
             return
