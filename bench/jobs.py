@@ -94,7 +94,8 @@ def _starts(base: Request, wanted: Wanted) -> Iterator[Job]:
     yield Job("resume", replace(base, mode="resume", state_path=wanted.state_path))
     yield Job("warm", replace(base, mode="warm"), module="bench.warm")
     if not wanted.quick:
-        yield Job("warm_resume", replace(base, mode="warm_resume"), module="bench.warm")
+        for mode in ("warm_resume", "warm_seek"):
+            yield Job(mode, replace(base, mode=mode), module="bench.warm")
 
 
 def _ranks(base: Request) -> Iterator[Job]:

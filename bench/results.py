@@ -69,7 +69,7 @@ def flatten(rounds: Rounds, workloads: Sequence[str]) -> dict[str, float]:
     numbers: dict[str, float] = {}
     for name in workloads:
         _workload(numbers, rounds, name)
-    for start in ("cold", "resume", "warm", "warm_resume"):
+    for start in ("cold", "resume", "warm", "warm_resume", "warm_seek"):
         _put(numbers, f"first_batch_s.{start}", _values(rounds, start, "first_from_open_s"))
         _put(numbers, f"first_batch_from_spawn_s.{start}", _values(rounds, start, "first_from_spawn_s"))
     _put(numbers, "ranks2_cpu_ratio", _ratios(rounds, "ranks2", "ranks1", "cpu_s_per_gb"))

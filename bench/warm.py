@@ -1,8 +1,9 @@
 """The first batch from a sidecar that runs already: `python -m bench.warm SPAWNED JSON`, a job of `bench.run`.
 
 A sidecar of its own process is started and left alone until it has nothing more to do; then a trainer (this process,
-torch imported) connects. `warm` begins where the sidecar's plan begins; `warm_resume` loads a state half an epoch on,
-whose windows the sidecar has yet to decode. How the two are told apart is the request's `mode`.
+torch imported) connects. The request's `mode`: `warm` begins where the data begin; `warm_resume` loads a state half an
+epoch in, where the plan begins too, as the operator writes it from a job's last commit; `warm_seek` loads that state,
+but the sidecar waits at the beginning: a window per lane has to be decoded.
 """
 
 import json
@@ -28,7 +29,7 @@ START_SECONDS = 60.0
 QUIET_SECONDS = 0.3
 
 
-def _config(name: str, threads: int, folder: Path) -> tuple[Any, dict[str, Any]]:
+def _config(name: str, threads: int, folder: Path, *, resumed: bool) -> tuple[Any, dict[str, Any]]:
     """The pod configuration that `lanefeed.open` would write for one rank, and a state half an epoch on."""
     from lanefeed_core import manifest_codec
     from lanefeed_core.cursor import Cursor, SavedState
@@ -43,13 +44,13 @@ def _config(name: str, threads: int, folder: Path) -> tuple[Any, dict[str, Any]]
     lanes = default_lanes(global_batch_size=workload.batch, ranks=1, row_groups=manifest.num_row_groups)
     window = default_window(lanes=lanes, row_bytes=manifest.row_bytes, budget_bytes=512 << 20)
     spec = StreamSpec(seed=7, global_batch_size=workload.batch, lanes=lanes, window=window)
-    state = SavedState(manifest.digest, spec, Cursor(0, workload.batches_per_epoch // 2)).to_dict()
+    half = Cursor(0, workload.batches_per_epoch // 2)
     config = PodConfig(
         job="bench",
         job_uid="bench",
         pod_index=0,
         pod_uid="bench",
-        plan=Plan(1, 1, 1, Cursor()),
+        plan=Plan(1, 1, 1, half if resumed else Cursor()),
         spec=spec,
         epochs=1000,
         manifest_path=str(folder / "manifest.bin"),
@@ -57,7 +58,7 @@ def _config(name: str, threads: int, folder: Path) -> tuple[Any, dict[str, Any]]
         decode_threads=threads,
         owner_pid=os.getpid(),
     )
-    return config, state
+    return config, SavedState(manifest.digest, spec, half).to_dict()
 
 
 @contextmanager
@@ -106,13 +107,16 @@ def measure(request: dict[str, Any]) -> dict[str, float]:
 
     with tempfile.TemporaryDirectory(dir=os.environ.get("LANEFEED_SHM_ROOT", "/dev/shm")) as made:
         folder = Path(made)
-        config, state = _config(request["workload"], request["options"]["threads"], folder)
+        mode = request["mode"]
+        config, state = _config(
+            request["workload"], request["options"]["threads"], folder, resumed=mode == "warm_resume"
+        )
         with _sidecar(config, folder) as pid:
             noise, cpu, opened = m.Noise.now(), m.tree_cpu([os.getpid(), pid]), time.monotonic()
             loader = lanefeed.connect(
                 run_dir=made, rank=0, world=1, plan_generation=config.plan.generation, tensors="torch"
             )
-            if request["mode"] == "warm_resume":
+            if mode != "warm":
                 loader.load_state_dict(state)
             batch = next(batch for _ in loader.epochs() for batch in loader)
             m.touch(batch)
