@@ -191,6 +191,39 @@ def test_words_of_a_process_that_was_replaced_change_nothing() -> None:
         assert (sidecar.consumed, sidecar.taken) == (later, 2)
 
 
+def test_the_sidecar_is_woken_for_a_slot_only_when_few_frames_are_left() -> None:
+    _, sidecar, trainer = pair(slots=6)
+    for number in range(5):
+        announce(sidecar, number, b"x")
+    woken = []
+    for number in range(5):
+        trainer.say(taken=number + 1)
+        woken.append(trainer.release(number, number, number + 1))
+    assert woken == [False, True, True, True, True], "4 unread frames are enough, 3 are half of the slots"
+
+
+def test_fences_of_a_cpu_that_reorders_are_in_their_places(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What stands on either side of each, seen by whoever looks at that moment."""
+    memory, sidecar, trainer = pair()
+    seen: list[object] = []
+    monkeypatch.setattr(
+        board, "fence", lambda: seen.append((trainer.published, memory[trainer._at[0]], sidecar.releases))
+    )
+    announce(sidecar, 0, b"body")
+    assert seen == [(0, 0, 0), (0, 0, 0)], "the slot's bytes, fence, the description, fence, its number"
+    seen.clear()
+    assert trainer.read(0) == b"body"
+    assert len(seen) == 2, "its number, fence, the description, fence, the slot's bytes"
+    seen.clear()
+    trainer.release(0, 0, 1)
+    assert seen == [(1, 1, 0), (1, 1, 0)], "all reads, fence, the release, fence, the wake-up word"
+    monkeypatch.undo()
+    monkeypatch.setattr(board, "_REORDERS", True)
+    board.fence()
+    announce(sidecar, 1, b"body")
+    assert trainer.read(1) == b"body"
+
+
 def test_a_new_life_begins_with_nothing() -> None:
     memory, sidecar, trainer = pair()
     for number in range(3):

@@ -134,7 +134,7 @@ class _Inbox:
         self._more = more
         self.put = self._events.put
 
-    def get_nowait(self) -> Event:
+    def get_nowait(self, consumed: int | None = None) -> Event:
         if self._events.empty():
             self._more()
         return self._events.get_nowait()
@@ -186,9 +186,6 @@ class FakeFeed:
     def inbox(self) -> Events:
         """Events; frames are made on demand."""
         return self._inbox
-
-    def say(self, consumed: int) -> None:
-        """Nobody asks."""
 
     def peek(self) -> Hello:
         """What a sidecar would say."""

@@ -7,11 +7,12 @@ since checkpoints may be committed from another thread.
 
 import threading
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from lanefeed_core.ledger import Entry, Ledger
 
-__all__ = ["FrameSums", "Proof", "Snapshot"]
+__all__ = ["EvenSums", "FrameSums", "Proof", "Snapshot"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +21,40 @@ class FrameSums:
 
     first: int
     steps: tuple[tuple[tuple[int, int, int], ...], ...]
+
+    @property
+    def stop(self) -> int:
+        """The step after the last one."""
+        return self.first + len(self.steps)
+
+    def fold(self, start: int, stop: int, sums: dict[int, list[int]]) -> None:
+        """Add total steps start..stop to epoch -> [count, sum]."""
+        for entries in self.steps[start - self.first : stop - self.first]:
+            for epoch, count, total in entries:
+                seen = sums.setdefault(epoch, [0, 0])
+                seen[0] += count
+                seen[1] += total
+
+
+@dataclass(slots=True)
+class EvenSums:
+    """The same where all steps are of one epoch and have `count` samples: the common case, for next to nothing."""
+
+    first: int
+    epoch: int
+    count: int
+    sums: Sequence[int]
+
+    @property
+    def stop(self) -> int:
+        """The step after the last one."""
+        return self.first + len(self.sums)
+
+    def fold(self, start: int, stop: int, sums: dict[int, list[int]]) -> None:
+        """Add total steps start..stop to epoch -> [count, sum]."""
+        seen = sums.setdefault(self.epoch, [0, 0])
+        seen[0] += self.count * (stop - start)
+        seen[1] += sum(self.sums[start - self.first : stop - self.first])
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,12 +77,12 @@ class Proof:
         #: Total step of the last commit, or of the start.
         self.committed = start
         self._folded = start
-        self._frames: deque[FrameSums] = deque()
+        self._frames: deque[FrameSums | EvenSums] = deque()
         self._life = Ledger()
         self._segment = Ledger()
         self._lock = threading.Lock()
 
-    def add(self, sums: FrameSums) -> None:
+    def add(self, sums: FrameSums | EvenSums) -> None:
         """The next frame's sums, before its first batch is given."""
         with self._lock:
             self._frames.append(sums)
@@ -68,14 +103,10 @@ class Proof:
         sums: dict[int, list[int]] = {}
         while self._frames and self._folded < step:
             frame = self._frames[0]
-            stop = min(step, frame.first + len(frame.steps))
-            for entries in frame.steps[self._folded - frame.first : stop - frame.first]:
-                for epoch, count, total in entries:
-                    seen = sums.setdefault(epoch, [0, 0])
-                    seen[0] += count
-                    seen[1] += total
+            stop = min(step, frame.stop)
+            frame.fold(self._folded, stop, sums)
             self._folded = stop
-            if stop == frame.first + len(frame.steps):
+            if stop == frame.stop:
                 self._frames.popleft()
         for epoch, (count, total) in sums.items():
             self._life.add(epoch, count, total)

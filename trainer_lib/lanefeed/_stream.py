@@ -24,7 +24,7 @@ from lanefeed._batch import Batch, make
 from lanefeed._client.feed import End, Event, Feed, FrameCame, Hello
 from lanefeed._device.copier import Copy, FrameCopier
 from lanefeed._progress import Progress
-from lanefeed._proof import FrameSums, Proof
+from lanefeed._proof import EvenSums, FrameSums, Proof
 from lanefeed._stats import Counters
 from lanefeed.errors import LanefeedError, NotConnected, SidecarLost
 from lanefeed_core.proto import lanefeed_pb2 as pb
@@ -279,9 +279,8 @@ class Stream:
         if self._ended:
             return None
         inbox = self._feed.inbox
-        self._feed.say(self.progress.consumed)
         try:
-            event = inbox.get_nowait()
+            event = inbox.get_nowait(self.progress.consumed)
         except Empty:
             event = self._wait()
         return self._sort_out(event)
@@ -331,11 +330,10 @@ class Stream:
         return said
 
 
-def _sums(message: pb.Frame) -> FrameSums:
+def _sums(message: pb.Frame) -> FrameSums | EvenSums:
     if message.epoch_sums:
         steps: list[list[tuple[int, int, int]]] = [[] for _ in range(message.steps)]
         for entry in message.epoch_sums:
             steps[entry.step].append((entry.epoch, entry.count, entry.total))
         return FrameSums(message.first_step, tuple(map(tuple, steps)))
-    epoch, samples = message.epoch, message.samples
-    return FrameSums(message.first_step, tuple(((epoch, samples, total),) for total in message.sums))
+    return EvenSums(message.first_step, message.epoch, message.samples, message.sums)

@@ -6,6 +6,7 @@ its number and a checksum, a release names the frame that it releases, other num
 of another life is simply not there (yet).
 """
 
+import platform
 import threading
 import zlib
 from struct import Struct
@@ -52,12 +53,18 @@ def board_bytes(slots: int) -> int:
     return _entries_byte(slots) + slots * ENTRY_BYTES
 
 
+#: x86 keeps the order of reads among themselves and of writes among themselves, which is all that is asked for here.
+_REORDERS = platform.machine() not in ("x86_64", "AMD64")
+
+
 def fence() -> None:
     """What was read and written before is done before what follows, also on CPUs that reorder (docs/protocol.md).
 
     Two turns of a lock: the release of the first and the acquisition of the second cannot change places. The lock is
     nobody else's, so that finalizers may call this anywhere.
     """
+    if not _REORDERS:
+        return
     lock = threading.Lock()
     with lock:
         pass
@@ -189,6 +196,7 @@ class Noticer(_Board):
                 f"the arena has no board for {slots} slots where the sidecar says (it begins with {magic:#x}, {found})"
             )
         self.life = life
+        self._taken = 0
         self._use(life)
 
     @property
@@ -209,19 +217,29 @@ class Noticer(_Board):
         fence()
         return body
 
-    def release(self, slot: int, number: int, change: int) -> None:
-        """Nobody looks at `slot` any more, which held frame `number`; `change` is any number but the one before."""
+    def release(self, slot: int, number: int, change: int) -> bool:
+        """Nobody looks at `slot` any more, which held frame `number`; `change` is any number but the one before.
+
+        Whether the sidecar should be woken: half of the slots or fewer hold frames that were not read yet. Otherwise
+        it looks in time by itself, and fills several slots in a row.
+        """
         fence()
-        if self.current:
-            self._words[self._area + _AT_RELEASES + slot] = tag(self.life, number)
-            fence()
-            self._halves[self._area * 2] = change & 0xFFFFFFFF
+        words, area = self._words, self._area
+        if words[_AT_LIFE] != self.life:
+            return False
+        words[area + _AT_RELEASES + slot] = tag(self.life, number)
+        fence()
+        self._halves[area * 2] = change & 0xFFFFFFFF
+        unread = self._halves[PUBLISHED_BYTE // 4] - self._taken & 0xFFFFFFFF
+        return unread <= self.slots // 2
 
     def say(self, *, consumed: int | None = None, taken: int | None = None) -> None:
         """Where the trainer is: the next step to consume, and how many frames it has read."""
-        if not self.current:
+        words, area = self._words, self._area
+        if words[_AT_LIFE] != self.life:
             return
         if consumed is not None:
-            self._words[self._area + _AT_CONSUMED] = seal(consumed)
+            words[area + _AT_CONSUMED] = seal(consumed)
         if taken is not None:
-            self._words[self._area + _AT_TAKEN] = seal(taken)
+            self._taken = taken
+            words[area + _AT_TAKEN] = seal(taken)

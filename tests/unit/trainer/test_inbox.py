@@ -102,8 +102,12 @@ def test_frames_come_in_order_and_their_release_names_them(sidecar: Sidecar) -> 
     assert sidecar.words.released(0, 0)
     assert not sidecar.words.released(1, 1)
     assert bed.leases.released.empty(), "nobody is woken for it"
-    bed.inbox.say(13)
+    with pytest.raises(Empty):
+        bed.inbox.get_nowait(13)
     assert sidecar.words.consumed == 13
+    sidecar.announce(2, 14)
+    bed.inbox.get_nowait(14)
+    assert (sidecar.words.consumed, sidecar.words.taken) == (14, 3)
 
 
 def test_events_come_after_the_frames_before_them(sidecar: Sidecar) -> None:

@@ -52,8 +52,8 @@ class Board:
 
     def release(self, slot: int, number: int) -> None:
         """Nobody looks at the arena's `slot` any more, which held frame `number`. No lock, nothing that can fail."""
-        self._words.release(slot - self._base, number, next(self._changes))
-        self._released.wake()
+        if self._words.release(slot - self._base, number, next(self._changes)):
+            self._released.wake()
 
     def say(self, *, consumed: int | None = None, taken: int | None = None) -> None:
         """Where the trainer is."""

@@ -27,7 +27,7 @@ class Returns(Protocol):
 class Lease:
     """The right to read one slot of one session. `alive` until its base array has died or it was dropped."""
 
-    __slots__ = ("_board", "_number", "_queue", "_unsent", "alive", "session", "slot", "turn")
+    __slots__ = ("_board", "_number", "_queue", "_unsent", "_watched", "alive", "session", "slot", "turn")
 
     def __init__(
         self,
@@ -50,12 +50,14 @@ class Lease:
         self._board = board
         self._number = number
         self._unsent = [True]
+        #: Made once a frame, in next(): a tenth of what weakref.finalize costs. `Leases` keeps it, and so its callback.
+        self._watched: weakref.ref[NDArray[np.uint8]] | None = None
 
     def watch(self, base: NDArray[np.uint8]) -> None:
         """Release when `base` dies; every view of the slot must chain to it."""
-        weakref.finalize(base, self.drop).atexit = False
+        self._watched = weakref.ref(base, self.drop)
 
-    def drop(self) -> None:
+    def drop(self, _watched: object = None) -> None:
         """Release now, once. Called by finalizers: no lock, no I/O, nothing that can fail."""
         if self.alive:
             self.alive = False

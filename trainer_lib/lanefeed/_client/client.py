@@ -94,11 +94,6 @@ class GrpcFeed:
         frame = self._life.inbox.heard() if self._life is not None else (0.0, "")
         return max(self._heard, frame[0]), frame[1] if frame[0] > self._word_at else self._word
 
-    def say(self, consumed: int) -> None:
-        """The next step to consume."""
-        if self._life is not None:
-            self._life.inbox.say(consumed)
-
     def wake(self, error: LanefeedError) -> None:
         """A failure for whoever waits on the inbox."""
         if self._life is not None:

@@ -43,7 +43,7 @@ class Hello:
     last_commit: Commit | None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class FrameCame:
     """A frame: its description, the slot's bytes uint8 [slot bytes], and the lease that ends when `base` dies."""
 
@@ -73,8 +73,8 @@ Reporter = Callable[[], pb.Progress]
 class Events(Protocol):
     """Events of one life, in order; both raise queue.Empty."""
 
-    def get_nowait(self) -> Event:
-        """The next one, if it is there."""
+    def get_nowait(self, consumed: int | None = None) -> Event:
+        """The next one, if it is there. `consumed`: the next step to consume; to say it costs next to nothing."""
 
     def get(self, timeout: float) -> Event:
         """The next one, within `timeout` seconds."""
@@ -86,9 +86,6 @@ class Feed(Protocol):
     @property
     def inbox(self) -> Events:
         """Events of the life that `start` began, in order."""
-
-    def say(self, consumed: int) -> None:
-        """The next step to consume, told whenever a frame is asked for; costs next to nothing."""
 
     @property
     def stop_at(self) -> StopAt | None:

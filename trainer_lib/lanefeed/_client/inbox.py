@@ -81,12 +81,6 @@ class Inbox:
         """When a frame was received last, and which."""
         return self._heard, f"frame {self._number - 1} up to step {self.next_step} was the last to come"
 
-    def say(self, consumed: int) -> None:
-        """Tell the sidecar, if there is a board, which step is consumed next."""
-        session = self._session
-        if session is not None and session.board is not None:
-            session.board.say(consumed=consumed)
-
     def _ring(self) -> None:
         self._bell.set()
         session = self._session
@@ -95,13 +89,16 @@ class Inbox:
 
     # ---- for whoever takes -------------------------------------------------------------------------------------
 
-    def get_nowait(self) -> Event:
-        """The next event; raises queue.Empty."""
+    def get_nowait(self, consumed: int | None = None) -> Event:
+        """The next event; raises queue.Empty. `consumed`: the next step to consume, for the sidecar."""
         with self._lock:
-            event = self._look()
-        if event is None:
-            raise Empty
-        return event
+            event = self._look(consumed)
+        if event is not None:
+            return event
+        session = self._session
+        if consumed is not None and session is not None and session.board is not None:
+            session.board.say(consumed=consumed)
+        raise Empty
 
     def get(self, timeout: float) -> Event:
         """The next event, within `timeout` seconds; raises queue.Empty."""
@@ -124,21 +121,21 @@ class Inbox:
                 board.wait(seen, min(left, LOOK_SECONDS))
                 self._suspect(seen)
 
-    def _look(self) -> Event | None:
+    def _look(self, consumed: int | None = None) -> Event | None:
         if self._events:
             return self._events.popleft()
         try:
-            return self._from_board()
+            return self._from_board(consumed)
         except LanefeedError as error:
             self._session = None
             return Failed(error)
 
-    def _from_board(self) -> FrameCame | None:
+    def _from_board(self, consumed: int | None = None) -> FrameCame | None:
         session = self._session
         if session is None or session.board is None:
             return None
         frame = session.board.read(self._number)
-        return self._came(session, frame) if frame is not None else None
+        return self._came(session, frame, consumed) if frame is not None else None
 
     def _drain(self, before: int | None) -> None:
         """Take frames from the board, up to number `before`."""
@@ -152,7 +149,7 @@ class Inbox:
             self._session = None
             self._events.append(Failed(error))
 
-    def _came(self, session: Session, frame: pb.Frame) -> FrameCame:
+    def _came(self, session: Session, frame: pb.Frame, consumed: int | None = None) -> FrameCame:
         if frame.first_step != self.next_step or not frame.steps:
             raise SidecarError(
                 f"the sidecar sent steps {frame.first_step}..{frame.first_step + frame.steps} and step "
@@ -168,7 +165,7 @@ class Inbox:
         self._number = frame.sequence + 1
         self._heard = time.monotonic()
         if session.board is not None:
-            session.board.say(taken=self._number)
+            session.board.say(consumed=consumed, taken=self._number)
         return FrameCame(frame, base, lease)
 
     def _suspect(self, seen: int) -> None:
