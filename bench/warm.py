@@ -25,8 +25,9 @@ from bench import workloads
 __all__: list[str] = []
 
 START_SECONDS = 60.0
-#: A sidecar is warm when it used less than a tick of CPU in so long.
-QUIET_SECONDS = 0.3
+#: A sidecar is warm when it used no more than a tick of CPU in each of so many looks: one that is starved by others
+#: gets more.
+QUIET_SECONDS, LOOKS = 0.3, 4
 
 
 def _config(name: str, threads: int, folder: Path, *, resumed: bool) -> tuple[Any, dict[str, Any]]:
@@ -82,10 +83,11 @@ def _sidecar(config: Any, folder: Path) -> Iterator[int]:
 
 def _await_rest(process: "subprocess.Popen[bytes]", folder: Path) -> None:
     end = time.monotonic() + START_SECONDS
-    used = -1.0
+    used, quiet = -1.0, 0
     while process.poll() is None and time.monotonic() < end:
         ready, before, used = _is_ready(folder), used, m.tree_cpu([process.pid])
-        if ready and used - before < 1.5 / m.TICKS:
+        quiet = quiet + 1 if ready and used - before < 1.5 / m.TICKS else 0
+        if quiet == LOOKS:
             return
         time.sleep(QUIET_SECONDS)
     last = (folder / "log").read_text(errors="replace")[-1500:]
