@@ -2,7 +2,7 @@
 
 Signing is botocore's: its credentials (environment, files, web identity, instance), endpoints and addressing are what
 users expect (AWS_PROFILE, AWS_ENDPOINT_URL, ...). Reading is ours, since a retry must know what it retries:
-botocore and pyarrow hide Retry-After, the range that came or its version (docs/adr/0009). Signed URLs stay in here.
+botocore and pyarrow hide Retry-After, the range that came or its version (docs/adr/0010). Signed URLs stay in here.
 """
 
 import re
