@@ -29,6 +29,7 @@ from lanefeed_sidecar.feed.refusal import Refusal
 from lanefeed_sidecar.feed.seams import FeedEngine
 from lanefeed_sidecar.feed.server import FeedServer
 from lanefeed_sidecar.feed.service import FeedService
+from lanefeed_sidecar.feed.starts import RANKS_NAME
 from lanefeed_sidecar.manifest_file import read_manifest
 from lanefeed_sidecar.metrics.collector import ReportCounts, renderer
 from lanefeed_sidecar.metrics.health import Health
@@ -131,6 +132,7 @@ class _Sidecar:
         self._http.leave, self._http.leave_key = Leave(hub).wait, config.job_uid
         self._http.render = renderer(hub, self._stats, self._counts(committer, manifest))
         engine.start()
+        self._read_ahead(engine, folder)
         self.health.waiting("starting: the socket is being bound")
         service = FeedService(hub, committer)
         self._server = FeedServer(service, folder.socket, token, ranks=len(hub.ranks), stats=self._stats)
@@ -147,6 +149,16 @@ class _Sidecar:
             arena.slot_bytes,
             self._http.address,
         )
+
+    def _read_ahead(self, engine: FeedEngine, folder: RunFolder) -> None:
+        """Windows fill from where the plan begins while trainers import their libraries and load their checkpoints.
+
+        Not after a restart of this process alone: trainers wait then, and say where they are.
+        """
+        if not (folder.path / RANKS_NAME).exists():
+            start = self._config.plan.start.total_steps(engine.lanes.steps_per_epoch)
+            for rank in engine.ranks:
+                engine.seek(rank, start)
 
     def _connect(self, hub: Hub, commits: CommitLog, engine: FeedEngine) -> Committer:
         """Wire the hub to whoever keeps the book."""

@@ -89,6 +89,7 @@ class LocalSidecar:
         self._place = place
         self._given_dir = run_dir
         self._lanes, self._window = dataset.lanes, dataset.window
+        self._begin = Cursor()
         self._resolved: StreamSpec | None = None
         #: The folder is named by lanes and window too: the plain one has a sidecar with others.
         self._apart = False
@@ -128,6 +129,8 @@ class LocalSidecar:
         True where a sidecar with others was running: it is left.
         """
         with self._lock:
+            # Where the sidecar reads ahead from its first moment on.
+            self._begin = state.cursor
             if self._dataset.lanes is None:
                 self._lanes = state.spec.lanes
             if self._dataset.window is None:
@@ -270,7 +273,7 @@ class LocalSidecar:
                 generation=PLAN_GENERATION,
                 replicas=place.world // place.local_world,
                 ranks_per_replica=place.local_world,
-                start=Cursor(),
+                start=self._begin,
                 allow_uneven=dataset.uneven,
             )
             plan.check(dataset.global_batch_size)
