@@ -87,7 +87,13 @@ class Calls:
     # ---- what may go wrong --------------------------------------------------------------------------------------
 
     def _do(self, call: Call | None, effect: Callable[[], Any]) -> Any:
-        self._step()
+        lived = not self.dead
+        try:
+            self._step()
+        except Killed:
+            if lived and call is not None:
+                self.world.sent(self, call, effect)
+            raise
         self.world.between_calls(self)
         if self.freezer is not None:
             self.freezer.gate()

@@ -1,12 +1,16 @@
-"""How sidecars and indexers reach the operator: reports and answers that are lost, repeated, late and out of order."""
+"""How sidecars and indexers reach the operator: reports and answers that are lost, repeated, late and out of order.
+
+And what an operator had sent to the API server when it was killed: that may land much later.
+"""
 
 import random
 from collections import Counter
+from collections.abc import Callable
 from typing import Any
 
 from lanefeed_operator.coordinator.reports import PodReport, Reply
 from lanefeed_operator.kube.api import ApiError
-from sim.cluster.calls import Killed
+from sim.cluster.calls import Call, Calls, Killed
 from sim.cluster.checks import Checks
 from sim.cluster.data import manifest
 from sim.cluster.nodes import Nodes, Proc
@@ -25,12 +29,39 @@ class Network:
     seen: Counter[str]
     mail: list[tuple[float, int, Proc, PodReport, Reply | None]]
     number: int
+    #: When they land, and what they do.
+    flights: list[tuple[float, Calls, Call, Callable[[], Any]]]
 
     def chance(self, probability: float) -> bool:
         raise NotImplementedError
 
     def note(self, what: str) -> None:
         raise NotImplementedError
+
+    def version(self) -> int:
+        raise NotImplementedError
+
+    def landed(self, calls: Calls, call: Call, changed: bool) -> None:
+        raise NotImplementedError
+
+    def sent(self, calls: Calls, call: Call, effect: Callable[[], Any]) -> None:
+        """A write of an operator that is killed at this moment; without its connection it may be served or not."""
+        if self.chance(self.chances.flight):
+            self.flights.append((self.now + self.rng.choice([0.5, 2.0, 8.0]), calls, call, effect))
+
+    def land(self) -> None:
+        """Writes of operators that are dead."""
+        due = [f for f in self.flights if f[0] <= self.now]
+        self.flights = [f for f in self.flights if f[0] > self.now]
+        for _, calls, call, effect in due:
+            before = self.version()
+            try:
+                effect()
+            except ApiError:
+                continue
+            self.seen["late write"] += 1
+            calls.owner.in_hand = True
+            self.landed(calls, call, self.version() != before)
 
     def reports(self) -> None:
         """Sidecars tell and are answered; indexers upload."""

@@ -30,7 +30,7 @@ KEY = (NAMESPACE, "sim")
 
 @dataclass
 class Chances:
-    """Probabilities: a tick, or (the last seven) a call, event, message or start. Faults end after `calm_after`."""
+    """Probabilities: a tick, or (the last eight) a call, event, message or start. Faults end after `calm_after`."""
 
     pod: float = 0.006
     sidecar: float = 0.015
@@ -50,10 +50,11 @@ class Chances:
     loss: float = 0.12
     late: float = 0.25
     back: float = 0.1
+    flight: float = 0.5
     calm_after: float = 60.0
 
 
-CALM = Chances(*[0.0] * 18)
+CALM = Chances(*[0.0] * 19)
 
 
 @dataclass
@@ -95,6 +96,7 @@ class World(Network):
         self.works: dict[str, Work] = {}
         self.mail: list[tuple[float, int, Proc, PodReport, Reply | None]] = []
         self.number = 0
+        self.flights = []
         self.writes = 0
         self.down_until = 0.0
         self.start_at = self.now
@@ -113,6 +115,9 @@ class World(Network):
 
     def clock(self) -> float:
         return self.now
+
+    def version(self) -> int:
+        return self.store.version
 
     @property
     def calm(self) -> bool:
@@ -331,6 +336,7 @@ class World(Network):
             self.store.collect()
         self.train()
         self.reports()
+        self.land()
         self.operate()
         lost = {m.name for m in self.nodes.machines.values() if m.lost_since is not None}
         exists = {o["metadata"]["uid"] for (k, _, _), o in self.store.objects.items() if k == PODS and not terminal(o)}

@@ -44,7 +44,7 @@ def test_a_job_whose_creation_got_no_answer_is_looked_for(monkeypatch: pytest.Mo
 def test_a_creation_that_lands_after_the_next_plan_has_begun_is_fenced_and_deleted(
     monkeypatch: pytest.MonkeyPatch, died: bool
 ) -> None:
-    """Nobody can know of a request that is still on its way: what it makes lives for a moment and counts for nothing."""
+    """Nobody knows of a request that is still on its way: what it makes lives for a moment and counts for nothing."""
     bed = Bed(elastic={"stopGraceSeconds": 0})
     bed.run()
     bed.indexed()
