@@ -87,10 +87,14 @@ class RowGroups:
         rows = max(max(s.row_groups) for s in self._manifest.shards)
         return max(said, int(rows * (self._row_bytes if said else max(self._row_bytes, self._manifest.row_bytes))))
 
-    def total(self) -> int:
-        """Decoded bytes of all row groups, about."""
-        shards = enumerate(self._manifest.shards)
-        return sum(self.nbytes(RowGroupKey(i, group)) for i, shard in shards for group in range(len(shard.row_groups)))
+    def within(self, most: int) -> bool:
+        """Whether all row groups together decode to at most `most` bytes, about. Looks no further than it must."""
+        left = most
+        for index, shard in enumerate(self._manifest.shards):
+            left -= sum(self.nbytes(RowGroupKey(index, group)) for group in range(len(shard.row_groups)))
+            if left < 0:
+                return False
+        return True
 
     def split(self, shard: int, start: int, stop: int) -> list[tuple[RowGroupKey, int, int]]:
         """Rows [start, stop) of a shard as (row group, first row in it, last row in it, exclusive)."""

@@ -71,7 +71,7 @@ class Store:
         self._waiting: dict[RowGroupKey, list[Window]] = {}
         #: (steps until it is needed, need), nearest first.
         self._order: list[tuple[int, WindowNeed]] = []
-        self._fronts = Fronts(lanes, keeps_epochs=not lanes.spec.aligned or groups.total() <= budget // 2)
+        self._fronts = Fronts(lanes, keeps_epochs=not lanes.spec.aligned or groups.within(budget // 2))
         self._recompute_at: dict[int, int] = {}
         self._busy: set[RowGroupKey] = set()
         self._kept: dict[RowGroupKey, Chunk] = {}
