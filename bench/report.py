@@ -1,6 +1,7 @@
 """Shows results: a table in the terminal, plots as PNG, and the generated part of docs/performance.md."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from math import isnan
 from pathlib import Path
 
 from bench.results import PEERS
@@ -32,6 +33,7 @@ WHY = {
     "spdl": "its batches are slices of a decoded row group: rows are not shuffled. A shuffle of rows costs a copy; "
     "from the decoded cache ours is {cache} times as fast",
 }
+UNKNOWN = "no reason is known, it was never ahead before; `python -m bench.flame` says where our time goes"
 #: (name of a number, what it is, goal in words, whether the value meets it)
 GOALS = {
     "first_epoch_ratio.W4": ("of pyarrow's decode rate, same threads, shuffle on", ">= 0.95", lambda v: v >= 0.95),
@@ -122,9 +124,7 @@ def _behind(numbers: Mapping[str, float]) -> Iterator[str]:
         if key.startswith("peer_ratio.") and value < 1:
             _, peer, workload = key.split(".")
             cache = numbers.get(f"peer_cache_ratio.{peer}.{workload}")
-            why = WHY.get(peer, "nobody knows yet: it was never ahead before").format(
-                cache="-" if cache is None else f"{cache:.1f}"
-            )
+            why = WHY.get(peer, UNKNOWN).format(cache="-" if cache is None else f"{cache:.1f}")
             yield f"* **{NAMES[peer]} on {workload}** ({value:.2f}): {why}."
 
 
@@ -185,17 +185,17 @@ def _plot_stalls(numbers: Mapping[str, float], folder: Path) -> list[Path]:
     loaders = [k for k in loaders if f"{prefixes[k]}.busy.W4" in numbers]
     if not loaders:
         return []
-    figure, axis = plt.subplots(figsize=(7.2, 4.2), layout="constrained")
+    figure, axis = plt.subplots(figsize=(9.0, 4.6), layout="constrained")
     for offset, step, color in ((-0.2, "sleep", "#b8b8b8"), (0.2, "busy", "#1f6f8b")):
-        values = [numbers.get(f"{prefixes[k]}.{step}.W4", 0.0) for k in loaders]
+        values = [numbers.get(f"{prefixes[k]}.{step}.W4", float("nan")) for k in loaders]
         label = "step sleeps" if step == "sleep" else "step holds the GIL"
         bars = axis.barh([i + offset for i in range(len(loaders))], values, 0.38, label=label, color=color)
-        axis.bar_label(bars, fmt="%.2f", padding=3)
+        axis.bar_label(bars, labels=["" if isnan(v) else f"{v:.2f}" for v in values], padding=3, fontsize=8)
     axis.set_yticks(range(len(loaders)), [NAMES[k] for k in loaders])
     axis.set(title="W4 with steps of 2 ms", xlabel="% of the time spent waiting for data")
     axis.margins(x=0.12)
     axis.invert_yaxis()
-    axis.legend(loc="lower right", frameon=False)
+    axis.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), frameon=False)
     axis.spines[["top", "right"]].set_visible(False)
     figure.savefig(folder / "stalls.png", dpi=110)
     plt.close(figure)

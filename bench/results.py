@@ -7,7 +7,7 @@ over rounds, because the machine drifts by more between rounds than within one.
 from collections.abc import Mapping, Sequence
 from statistics import median
 
-__all__ = ["GUARDED", "PEERS", "Rounds", "flatten", "guard", "ratio_keys"]
+__all__ = ["GUARDED", "PEERS", "Rounds", "flatten", "guard", "others", "ratio_keys"]
 
 Run = Mapping[str, float]
 #: Key of a run ("lanefeed.W4", "decode.W4", "busy.tdnodes.W4") -> its runs, one per round.
@@ -18,6 +18,23 @@ PEERS = ("tdnodes", "spdl", "sdl", "torchdl", "wds", "mosaic", "lit", "hf", "fka
 #: of it where lower is.
 GUARDED = ("first_epoch_ratio", "peer_ratio")
 GUARDED_LOWER = ("cpu_per_gb_ratio", "ranks2_cpu_ratio")
+#: First words of what a full run measures (a part of the word is enough): what it does not find this time is gone.
+MEASURED = (
+    "first_",
+    "cpu_per_gb_ratio",
+    "trainer_cpu_us",
+    "trainer_process_cpu_us",
+    "mb_s",
+    "cache_",
+    "batches_per_s",
+    "peer_",
+    "stall_",
+    "ranks2_",
+    "index_footers_",
+    "s3_",
+    "noise",
+    "resume_exact",
+)
 
 
 def _values(rounds: Rounds, key: str, what: str) -> list[float]:
@@ -85,6 +102,11 @@ def flatten(rounds: Rounds, workloads: Sequence[str]) -> dict[str, float]:
         numbers["noise.foreign_cores_max"] = max(noise)
         numbers["noise.foreign_cores_median"] = round(median(noise), 3)
     return numbers
+
+
+def others(committed: Mapping[str, float]) -> dict[str, float]:
+    """The numbers that other commands measured (memory): a full run keeps them."""
+    return {key: value for key, value in committed.items() if not key.removeprefix("spread.").startswith(MEASURED)}
 
 
 def ratio_keys(numbers: Mapping[str, float]) -> list[str]:

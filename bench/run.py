@@ -187,7 +187,7 @@ def _keep(args: argparse.Namespace, numbers: dict[str, float], rounds: dict[str,
         path.write_text(json.dumps(numbers, indent=1) + "\n")
         return path
     path = RESULTS / "latest.json"
-    merged = {**_committed(), **numbers}
+    merged = {**results.others(_committed()), **numbers}
     path.write_text(json.dumps(merged, indent=1) + "\n")
     (RESULTS / "rounds.json").write_text(json.dumps(rounds, indent=1) + "\n")
     report.plot(merged, RESULTS, args.workloads)
@@ -219,7 +219,7 @@ def main() -> None:
     numbers = {**results.flatten(done.found, args.workloads), **memory}
     if args.write:
         print(f"numbers: {_keep(args, numbers, done.found)}")
-    report.show({**(committed if args.write and not args.quick else {}), **numbers})
+    report.show({**(results.others(committed) if args.write and not args.quick else {}), **numbers})
     wrong = results.guard(numbers, committed) if args.guard else []
     if wrong:
         wrong = ["worse than half of the committed results:", *wrong]

@@ -95,6 +95,18 @@ def test_a_peer_that_is_ahead_has_its_reason_beside_it() -> None:
     assert "| HF datasets, mapped | 1000 | 0.50 | - | - | - |" in text
 
 
+def test_what_a_run_did_not_find_does_not_stay_from_an_older_one() -> None:
+    before = {
+        "peer_ratio.hf.W4": 9.0,
+        "spread.peer_ratio.hf.W4": 1.0,
+        "sidecar_rss_mb": 474.3,
+        "rss_growth_mb.10min": 5.3,
+    }
+    assert results.others(before) == {"sidecar_rss_mb": 474.3, "rss_growth_mb.10min": 5.3}
+    measured = results.flatten(rounds([90, 95], [100, 100]), ["W4"])
+    assert results.others(measured) == {}
+
+
 def test_sweeps_show_what_was_refused() -> None:
     rows = {
         "row_bytes": [{"value": 8 << 20, "failed": "it does not fit"}],
