@@ -5,7 +5,9 @@ sender takes it from `released` and tells the sidecar. Finalizers run anywhere, 
 set a flag, and write a word or put to a SimpleQueue, which is made for that (its put is reentrant).
 """
 
+import sys
 import weakref
+from collections.abc import Callable
 from queue import SimpleQueue
 from typing import Protocol
 
@@ -57,9 +59,10 @@ class Lease:
         """Release when `base` dies; every view of the slot must chain to it."""
         self._watched = weakref.ref(base, self.drop)
 
-    def drop(self, _watched: object = None) -> None:
+    def drop(self, _watched: object = None, _over: Callable[[], bool] = sys.is_finalizing) -> None:
         """Release now, once. Called by finalizers: no lock, no I/O, nothing that can fail."""
-        if self.alive:
+        # At the interpreter's end modules are being taken apart, and the process's slots come back by themselves.
+        if self.alive and not _over():
             self.alive = False
             self._send()
 
