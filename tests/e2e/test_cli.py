@@ -39,6 +39,8 @@ def said(made: Job, *args: str) -> str:
 def test_the_commands_and_the_time_to_live(cluster: Cluster) -> None:
     """In mid-training, at the end, and after ttlSecondsAfterFinished has removed the job and all that it had."""
     with job(cluster, "asked", epochs=2) as made:
+        # Not on the node that other scenarios take away.
+        made.spec["template"] = {"spec": made.pod(nodes=("node1", "node2"))}
         made.apply()
         made.reaches(MIDDLE, seconds=120)
         at = made.step()

@@ -179,7 +179,8 @@ def test_what_is_wrong_is_said_within_thirty_seconds(cluster: Cluster) -> None:
         for fault in wrong:
             fault.made = stack.enter_context(job(cluster, f"fault-{fault.name}"))
             fault.made.spec["elastic"] |= {"stopGraceSeconds": 1}
-            pod = fault.made.pod()
+            # Not on the node that other scenarios take away.
+            pod = fault.made.pod(nodes=("node1", "node2"))
             fault.plant(pod)
             fault.made.spec["template"] = {"spec": pod}
         for fault in wrong:

@@ -10,6 +10,7 @@ from e2e.scenarios import scenario
 from lanefeed_operator.api.status import from_time
 
 MIDDLE = 42
+#: The third one is taken away meanwhile, by other scenarios.
 NODES = ("node1", "node2")
 #: A node of the job's own choice: taken away without touching anybody else on it.
 MARK = "e2e.lanefeed.dev/room"
@@ -23,6 +24,12 @@ signal.signal(signal.SIGTERM, lambda *_: [rank.terminate() for rank in ranks])
 codes = [rank.wait() for rank in ranks]
 sys.exit(max(128 - code if code < 0 else code for code in codes))
 """
+
+
+def here(made: Job, **env: str) -> Job:
+    """On the nodes that stay; variables for its trainers."""
+    made.spec["template"] = {"spec": made.pod(nodes=NODES, env=env)}
+    return made
 
 
 def running(made: Job) -> Job:
@@ -57,7 +64,7 @@ def revived(made: Job, token: str, **spec: object) -> Object:
 def test_an_autoscaler_raises_it(cluster: Cluster) -> None:
     """`kubectl autoscale` of the scale subresource: minReplicas above the job's size needs no metric to act on."""
     with job(cluster, "autoscaled", epochs=2) as made:
-        running(made)
+        running(here(made))
         made.look("autoscale", f"stj/{made.name}", "--min=3", "--max=4", "--cpu-percent=80")
         made.leaves(90)
         made.seen(MIDDLE + 20, generation=2, seconds=90)
@@ -81,8 +88,8 @@ def test_a_job_that_has_failed_is_revived(cluster: Cluster) -> None:
     with ExitStack() as stack:
         spent = stack.enter_context(job(cluster, "spent", epochs=1, maxRestarts=0))
         late = stack.enter_context(job(cluster, "late", epochs=1))
-        spent.apply()
-        running(late)
+        here(spent).apply()
+        running(here(late))
         spent.reaches(MIDDLE, seconds=120)
         cluster.kill(spent.living()[1], "trainer")
         seconds = int(time.time() - from_time(late.status()["startTime"])) + 5
@@ -141,9 +148,8 @@ def test_trainers_that_exit_0_in_mid_epoch(cluster: Cluster) -> None:
         jobs = []
         for name, quits in wrong.items():
             made = stack.enter_context(job(cluster, name))
-            made.spec["template"] = {"spec": made.pod(env={"CHAOS_QUITS": quits})}
             made.allow(10**9)
-            jobs.append(made.apply())
+            jobs.append(here(made, CHAOS_QUITS=quits).apply())
         for made in jobs:
             made.wait(lambda made=made: made.status().get("planGeneration") == 2, 180, "a second plan")
         for made in jobs:

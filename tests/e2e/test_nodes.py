@@ -33,14 +33,14 @@ def taken(cluster: Cluster, away: str, back: str) -> Iterator[None]:
         cluster.node(back, LOST)
 
 
-def ready(cluster: Cluster) -> None:
-    """Until the node is there for the next scenario."""
+def ready(cluster: Cluster, *, wanted: bool = True) -> None:
+    """Until the node is there for the next scenario; or until it is marked as lost."""
 
     def look() -> bool:
         conditions = cluster.get(f"/api/v1/nodes/node{LOST}")["status"]["conditions"]
-        return any(c["type"] == "Ready" and c["status"] == "True" for c in conditions)
+        return any(c["type"] == "Ready" and (c["status"] == "True") == wanted for c in conditions)
 
-    wait(look, 60, f"node{LOST} to be ready again")
+    wait(look, 60, f"node{LOST} to be {'ready again' if wanted else 'marked as lost'}")
 
 
 def replaced(made: Job, victim: Object, seconds: float = 90) -> None:
@@ -90,6 +90,27 @@ def test_a_zombie_trains_on_behind_a_cut(cluster: Cluster) -> None:
         status = made.completes()
         assert status["restarts"]["lost"] == 1
         assert status["restarts"]["failures"] == 0, "a lost node is no failure of the program"
+
+
+@scenario("nodes")
+def test_a_node_is_marked_while_its_pod_trains_on(cluster: Cluster) -> None:
+    """A kubelet hangs for longer than nodeLostSeconds: the pod's reports say that it lives, so nothing is replaced."""
+    with job(cluster, "frozen", epochs=2) as made:
+        pod = made.pod(nodes=NODES)
+        # As users have it: Kubernetes itself evicts after 300 s.
+        pod.pop("tolerations")
+        made.spec["template"] = {"spec": pod}
+        made.apply()
+        made.reaches(MIDDLE, seconds=120)
+        before = uids(made)
+        with taken(cluster, "freeze", "thaw"):
+            ready(cluster, wanted=False)
+            time.sleep(made.spec["elastic"]["nodeLostSeconds"] + 5)
+            made.reaches(MIDDLE + 40)
+        ready(cluster)
+        status = made.completes()
+        assert uids(made) == before, "no pod was replaced"
+        assert (status["planGeneration"], status["restarts"]["lost"]) == (1, 0), status["restarts"]
 
 
 def uids(made: Job) -> set[str]:
