@@ -58,12 +58,17 @@ class Futex:
         self._waits, self._returns, self._number = found
         self._word = ctypes.c_uint32.from_buffer(memory, offset)
         self._address = ctypes.addressof(self._word)
+        #: Read by the kernel as a call begins; one thread waits here at a time.
+        self._time = _Timespec(0, 0)
+        self._seconds = 0.0
+        self._time_at = ctypes.byref(self._time)
 
     def wait(self, seen: int, seconds: float) -> None:
         """Return when the word is not `seen`, was woken, or the time is over; perhaps sooner. Holds no GIL."""
-        whole = int(seconds)
-        time = _Timespec(whole, int((seconds - whole) * 1e9))
-        self._waits(self._number, self._address, _WAIT, seen, ctypes.byref(time))  # type: ignore[operator]
+        if seconds != self._seconds:
+            self._seconds, self._time.seconds = seconds, int(seconds)
+            self._time.nanoseconds = int((seconds - int(seconds)) * 1e9)
+        self._waits(self._number, self._address, _WAIT, seen, self._time_at)  # type: ignore[operator]
 
     def wake(self) -> None:
         """Wake whoever waits; about a microsecond, also where nobody does."""

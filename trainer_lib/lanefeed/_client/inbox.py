@@ -21,7 +21,7 @@ from lanefeed_core.proto import lanefeed_pb2 as pb
 __all__ = ["Inbox"]
 
 #: A wait on the board looks again this often, in case a wake-up was missed.
-LOOK_SECONDS = 0.05
+LOOK_SECONDS = 0.2
 #: A frame that was announced and is not there after so long will not come: the stream begins again with messages.
 DOUBT_SECONDS = 5.0
 
@@ -104,10 +104,16 @@ class Inbox:
         """The next event, within `timeout` seconds; raises queue.Empty."""
         end = time.monotonic() + timeout
         while True:
-            self._bell.clear()
             session = self._session
             board = session.board if session is not None else None
-            seen = board.published if board is not None else 0
+            if board is not None:
+                seen = board.published
+            else:
+                seen = 0
+                self._bell.clear()
+                if self._session is not session:
+                    # One was attached, and its ring was cleared away.
+                    continue
             with self._lock:
                 event = self._look()
             if event is not None:
