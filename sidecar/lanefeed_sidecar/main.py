@@ -10,16 +10,19 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from lanefeed_core.errors import CoreError
-from lanefeed_core.manifest import Manifest
 from lanefeed_core.podconfig import PodConfig
 from lanefeed_sidecar import early
 from lanefeed_sidecar.errors import ConfigError, SidecarError
-from lanefeed_sidecar.feed.seams import FeedEngine
-from lanefeed_sidecar.pipeline.stats import Stats
 from lanefeed_sidecar.podenv import complete
-from lanefeed_sidecar.supervisor import EngineFactory, exit_code, run
+
+if TYPE_CHECKING:
+    from lanefeed_core.manifest import Manifest
+    from lanefeed_sidecar.feed.seams import FeedEngine
+    from lanefeed_sidecar.pipeline.stats import Stats
+    from lanefeed_sidecar.supervisor import EngineFactory
 
 __all__ = ["main", "serve"]
 
@@ -44,8 +47,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     return serve(arguments, _engine)
 
 
-def serve(arguments: Sequence[str], make_engine: EngineFactory) -> int:
+def serve(arguments: Sequence[str], make_engine: "EngineFactory") -> int:
     """Serve as the configuration says."""
+    # Here, so that the indexer, which a first start waits for, loads no gRPC and no server; pyarrow comes with it.
+    _keep_freed_pages()
+    from lanefeed_sidecar.supervisor import exit_code, run
+
     parser = argparse.ArgumentParser(prog="lanefeed-sidecar", description=__doc__.partition("\n")[0])
     parser.add_argument("--config", required=True, type=Path, help="pod configuration (JSON)")
     parser.add_argument(
@@ -60,7 +67,6 @@ def serve(arguments: Sequence[str], make_engine: EngineFactory) -> int:
     os.umask(0o007)
     try:
         if args.starter:
-            _keep_freed_pages()
             early.load()
             early.await_file(args.config, args.starter)
         config = _read_config(args.config)
@@ -77,9 +83,7 @@ def serve(arguments: Sequence[str], make_engine: EngineFactory) -> int:
         return 1
 
 
-def _engine(config: PodConfig, manifest: Manifest, stats: Stats) -> FeedEngine:
-    _keep_freed_pages()
-    # Here, so that pyarrow is loaded after a wrong configuration has been refused.
+def _engine(config: PodConfig, manifest: "Manifest", stats: "Stats") -> "FeedEngine":
     from lanefeed_sidecar.pipeline.engine import Engine
 
     return Engine(config, manifest, stats=stats)
