@@ -159,12 +159,14 @@ class Runner:
         self._notice()
         if self.coordinator is not None:
             self.feed = self.coordinator.snapshot(now)
+        over = self.status.terminal
         decision = reconcile(self.job, self.status, self._observe(), now)
         if decision.status is not self.status:
             self.store.save(self.job, decision.status)
             self.display.changed(self.status, decision.status)
             self.status = decision.status
-        if self.coordinator is not None:
+        if self.coordinator is not None and not over:
+            # What reports say of a job that is over is not written, and so not acknowledged.
             self.coordinator.persisted(self.feed.version)
         self._ensure_coordinator()
         for action in decision.actions:

@@ -42,9 +42,12 @@ def absorb(p: Pass) -> bool:
 
 
 def _book(p: Pass) -> None:
-    """The coordinator began from this very status, so its book is the newer one; none yet: keep ours."""
+    """The coordinator began from this very status, so its book is the newer one; none yet: keep ours.
+
+    Where a job is when it ends stays: pods that are being ended may yet begin from an older checkpoint and say so.
+    """
     feed = p.observed.feed
-    if not feed.book:
+    if not feed.book or p.before.terminal:
         return
     p.set(book=dict(feed.book))
     stream = p.status.stream

@@ -109,7 +109,8 @@ class Controller:
         decision = reconcile(p.job, p.status, self._observed(p, world, seen, feed), p.now)
         if not self._persist(p, decision.status):
             return 0.0
-        if member.coordinator is not None:
+        if member.coordinator is not None and not p.status.terminal:
+            # What reports say of a job that is over is not written, and so not acknowledged.
             member.coordinator.persisted(feed.version)
         self._coordinate(p, decision.status)
         # After commits were acknowledged: telling people may take a while.

@@ -69,3 +69,17 @@ def test_it_is_said_again_when_it_fails_again() -> None:
     failed(shell, times=2)
     assert shell.status.reason == "PodsFailing"
     assert "pod index 1 failed 2 times of 3 allowed" in shell.condition("Degraded")[2]
+
+
+def test_where_a_job_failed_stays_whatever_pods_say_that_are_being_ended() -> None:
+    """Found by the simulation of a cluster: ranks began anew from the start after the job had failed."""
+    shell = Shell(make_job(maxRestarts=0)).run()
+    shell.feed(last_step=8, last_name="c8", last_generation=1, book={"commits": [{"step": 8}]})
+    shell.observe(children={1: kids(failures={1: 1}, failed=frozenset({1}), pods=(pod(0), DEAD))})
+    shell.passes()
+    assert shell.status.state == "Failed"
+    cursor, book = shell.status.cursor, shell.status.book
+    assert cursor.total_step == 8
+    shell.feed(last_step=0, last_name="", last_generation=0, book={"commits": []})
+    shell.passes(2)
+    assert (shell.status.cursor, shell.status.book) == (cursor, book)
