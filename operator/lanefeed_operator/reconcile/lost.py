@@ -1,7 +1,8 @@
 """Pods on nodes that nobody hears of: fence first, so that a zombie's reports never count, then free the index.
 
 A pod whose sidecar reports is not lost, whatever its node is marked as: reports come straight here, and after an outage
-of the API server a node can be marked for a minute although its kubelet and its pods are well. Once the pod is being
+of the API server a node can be marked for a minute although its kubelet and its pods are well. Reports count while the
+job moves: a pod that its peers cannot reach reports on for ever, and no kubelet would restart it. Once the pod is being
 deleted the node controller has decided, and reports keep nothing.
 """
 
@@ -41,10 +42,11 @@ def lost(p: Pass) -> bool:
 
 
 def silent_since(p: Pass, pod: Pod) -> float | None:
-    """Since when neither the pod's node nor its sidecar was heard of; None: the node is well."""
+    """Since when the pod's node was not heard of, nor its sidecar of a job that moves; None: the node is well."""
     if pod.lost_since is None or pod.leaves_by is not None:
         return pod.lost_since
-    return max([pod.lost_since, *_reports(p, pod)])
+    moved = p.observed.feed.moved
+    return max([pod.lost_since, *(min(at, moved) for at in _reports(p, pod))])
 
 
 def _reports(p: Pass, pod: Pod) -> list[float]:

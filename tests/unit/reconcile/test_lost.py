@@ -10,7 +10,7 @@ def begun(*, at: float, **more: object) -> Shell:
     """A job of two pods; the node of the second is marked at NOW, its sidecar was heard of at `at`."""
     shell = Shell(make_job()).run()
     shell.observe(children={1: kids(pods=(pod(0), pod(1, lost_since=NOW, name="j-1-1-x")))})
-    shell.feed(ranks={0: view(0, at=at), 1: view(1, at=at)}, **more)
+    shell.feed(ranks={0: view(0, at=at), 1: view(1, at=at)}, moved=at, **more)
     return shell
 
 
@@ -25,7 +25,7 @@ def test_a_pod_that_reports_is_not_lost_with_its_node() -> None:
     """nodeLostSeconds is 30. A node can be marked for a minute after an outage of the API server."""
     shell = begun(at=NOW)
     for seconds in range(10, 200, 10):
-        shell.feed(ranks={r: view(r, at=NOW + seconds - 1) for r in range(2)})
+        shell.feed(ranks={r: view(r, at=NOW + seconds - 1) for r in range(2)}, moved=NOW + seconds - 2)
         assert fenced(shell, seconds) == []
         assert shell.status.reason == "", "it trains: nothing stands in the way"
     assert shell.status.restarts.lost == 0
@@ -41,9 +41,18 @@ def test_it_is_lost_once_its_reports_have_stopped_for_as_long() -> None:
     assert shell.actions[-1] == t.Fence(1, 1, "u1", "its node is lost for 30 s")
 
 
+def test_a_pod_that_reports_while_nothing_moves_is_lost() -> None:
+    """Its peers cannot reach it, say: no kubelet would ever restart it (seeds 65 and 161 of the simulation)."""
+    shell = begun(at=NOW + 5)
+    for seconds in range(10, 36, 5):
+        shell.feed(ranks={r: view(r, at=NOW + seconds - 1) for r in range(2)}, moved=NOW + 5)
+        assert fenced(shell, seconds - 0.5) == []
+    assert fenced(shell, 35) == ["u1"]
+
+
 def test_reports_of_the_pod_before_it_keep_nothing() -> None:
     shell = begun(at=NOW)
-    shell.feed(ranks={0: view(0, at=NOW + 39), 1: view(1, at=NOW + 39, pod_uid="former")})
+    shell.feed(ranks={0: view(0, at=NOW + 39), 1: view(1, at=NOW + 39, pod_uid="former")}, moved=NOW + 39)
     assert fenced(shell, 40) == ["u1"]
 
 
@@ -61,7 +70,7 @@ def test_a_new_control_plane_waits_for_the_first_reports() -> None:
     shell.feed(ranks={}, found=NOW + 100)
     assert fenced(shell, 101) == []
     assert fenced(shell, 114) == []
-    shell.feed(ranks={1: view(1, at=NOW + 114)}, found=NOW + 100)
+    shell.feed(ranks={1: view(1, at=NOW + 114)}, found=NOW + 100, moved=NOW + 114)
     assert fenced(shell, 120) == []
     shell.feed(ranks={}, found=NOW + 100)
     assert fenced(shell, 121) == ["u1"]
