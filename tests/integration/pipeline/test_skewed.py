@@ -105,7 +105,7 @@ def one_row(path: Path) -> None:
     [
         (one_text, 8192, "windows that the next step needs hold 1000 rows and take more than sidecar.readAheadBytes"),
         (one_page, 8, "a page at byte 4 that decompresses to 335545607 bytes, and sidecar.readAheadBytes allows"),
-        (one_row, 256, "a row of 80000000 numbers, which take 320000000 bytes, and sidecar.readAheadBytes allows"),
+        (one_row, 8, "a row of 80000000 numbers, which take 320000000 bytes, and sidecar.readAheadBytes allows"),
     ],
 )
 def test_a_few_kilobytes_that_decode_to_more_than_the_budget(
