@@ -157,13 +157,26 @@ def sidecar(cgroup: Cgroup, pod: PodConfig, fault: str = "") -> Iterator["subpro
 
 
 def feed(
-    cgroup: Cgroup, pod: PodConfig, manifest: Manifest, make: Rows | None, *, seconds: float = 300, fault: str = ""
+    cgroup: Cgroup,
+    pod: PodConfig,
+    manifest: Manifest,
+    make: Rows | None,
+    *,
+    seconds: float = 300,
+    fault: str = "",
+    after: str = "",
 ) -> Fed:
-    """Read the whole stream as all ranks and compare it (`make` None: only ids); an error of a loader ends it."""
+    """Read the whole stream as all ranks and compare it (`make` None: only ids); an error of a loader ends it.
+
+    Ranks attach once the sidecar has logged `after`.
+    """
     folder, errors, steps, arena, rss, metrics = Path(pod.run_dir), [], 0, 0, 0, ""
     lanes = Lanes(pod.spec, manifest.shard_rows)
     end = time.monotonic() + seconds
     with sidecar(cgroup, pod, fault) as process:
+        while after not in (folder / "sidecar.log").read_text():
+            assert time.monotonic() < end, f"the sidecar did not log {after!r} in {seconds:g} s"
+            time.sleep(0.05)
         loaders = [_connect(pod, rank) for rank in range(pod.plan.world)]
         streams = [_batches(loader) for loader in loaders]
         try:

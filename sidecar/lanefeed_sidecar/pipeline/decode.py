@@ -113,6 +113,8 @@ class Workers:
                 allowance.worked(time.monotonic() - taken)
                 if chunk is not None and allowance.open:
                     self._write(task.group, [window.key for window in task.windows], chunk, allowance)
+                # While this thread waits it holds no memory that nobody counts.
+                del task, chunk
         finally:
             for reader in readers.values():
                 reader.close()

@@ -271,6 +271,8 @@ class Store:
 
     def failed(self, task: Task, error: SidecarError) -> None:
         """The row group cannot be had: whoever needs one of its windows gets the error."""
+        # Its frames hold the windows, and these hold it: what is dropped would stay until the collector comes by.
+        error.with_traceback(None)
         with self.changed:
             for window in task.windows:
                 window.error = error
@@ -347,13 +349,13 @@ class Store:
         return found
 
     def _readable(self, keys: list[WindowKey]) -> bool:
-        whole = True
-        for key in keys:
-            window = self._windows.get(key)
-            if window is not None and window.error:
-                raise window.error
-            whole = whole and window is not None and window.whole
-        return whole
+        found = [self._windows.get(key) for key in keys]
+        errors = [window.error for window in found if window is not None and window.error]
+        if errors:
+            # This frame is the error's from now on, and must not hold the windows (`failed`).
+            del found
+            raise errors[0].with_traceback(None)
+        return all(window is not None and window.whole for window in found)
 
     def release(self, windows: dict[WindowKey, Window]) -> None:
         """Give windows back that `acquire` gave."""

@@ -12,6 +12,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from integration.local.jobs import LocalJob
+from lanefeed_core.board import board_bytes
+from lanefeed_core.layout import HEADER_BYTES
 
 
 @pytest.fixture
@@ -146,7 +148,8 @@ def test_an_arena_that_does_not_fit(job: LocalJob) -> None:
     job.spec["sidecar"] |= {"slotBytes": "1Ti"}
     job.write()
     text = refused(job, 1)
-    assert "the arena needs 4398046515200 bytes (4 slots of 1099511627776 bytes) and " in text
+    needed = HEADER_BYTES + 4 * (1 << 40) + board_bytes(4)
+    assert f"the arena needs {needed} bytes (4 slots of 1099511627776 bytes) and " in text
     assert "make the tmpfs larger (sizeLimit of the emptyDir, or /dev/shm), or lower sidecar.slots" in text
 
 

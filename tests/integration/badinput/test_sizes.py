@@ -10,6 +10,8 @@ import pyarrow.parquet as pq
 import pytest
 
 import lanefeed
+from lanefeed_core.board import board_bytes
+from lanefeed_core.layout import HEADER_BYTES
 from support.badinput import folder, read, said
 from support.tmpfs import mounted
 
@@ -86,7 +88,8 @@ def test_shared_memory_that_others_have_filled(tmp_path: Path, small_tmpfs: Path
     uri = folder(tmp_path / "d")
     (small_tmpfs / "model.bin").write_bytes(bytes(1 << 20))
     text = said(lanefeed.ArenaError, uri, slot_bytes=1 << 19)
-    assert text.startswith("the arena needs 2101248 bytes (4 slots of 524288 bytes) and ")
+    needed = HEADER_BYTES + 4 * (1 << 19) + board_bytes(4)
+    assert text.startswith(f"the arena needs {needed} bytes (4 slots of 524288 bytes) and ")
     assert "of 2097152 bytes available: make the tmpfs larger (sizeLimit of the emptyDir, or /dev/shm)" in text
     with pytest.raises(OSError, match="No space left"):
         (small_tmpfs / "more.bin").write_bytes(bytes(2 << 20))

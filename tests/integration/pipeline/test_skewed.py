@@ -108,10 +108,14 @@ def one_row(path: Path) -> None:
         (one_row, 8, "a row of 80000000 numbers, which take 320000000 bytes, and sidecar.readAheadBytes allows"),
     ],
 )
+@pytest.mark.parametrize("late", [False, True])
 def test_a_few_kilobytes_that_decode_to_more_than_the_budget(
-    write: Callable[[Path], None], window: int, words: str, tmp_path: Path
+    write: Callable[[Path], None], window: int, words: str, late: bool, tmp_path: Path
 ) -> None:
-    """A clear error, and memory that stays within the spec until then."""
+    """A clear error, and memory that stays within the spec until then.
+
+    `late`: what was read ahead has failed when the rank attaches, and is read again: the first reading must be gone.
+    """
     data = tmp_path / "data"
     data.mkdir()
     write(data / "a.parquet")
@@ -120,7 +124,7 @@ def test_a_few_kilobytes_that_decode_to_more_than_the_budget(
     spec = StreamSpec(seed=3, global_batch_size=8, lanes=1, window=window)
     with memory_cgroup() as cgroup, k.run_folder() as place:
         pod = k.config(place, manifest, spec, ranks=1, budget=budget, epochs=1, decode_threads=2)
-        fed = k.feed(cgroup, pod, manifest, None)
+        fed = k.feed(cgroup, pod, manifest, None, after=words if late else "")
     assert len(fed.errors) == 1
     assert words in fed.errors[0]
     assert "Traceback" not in fed.log

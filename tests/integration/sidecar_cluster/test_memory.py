@@ -10,13 +10,15 @@ import pytest
 
 import lanefeed
 from lanefeed._arena.mapping import Arena
+from lanefeed_core.board import board_bytes
+from lanefeed_core.layout import HEADER_BYTES
 from support.feed_client import eventually
 from support.feed_pod import Pod
 from support.tmpfs import mounted
 
 MakePod = Callable[..., Pod]
 MIB = 1 << 20
-ARENA = 4 * MIB + 4096
+ARENA = HEADER_BYTES + 4 * MIB + board_bytes(4)
 
 
 def pod_in(make_pod: MakePod, folder: Path) -> Pod:
@@ -72,7 +74,7 @@ def test_tooth_without_it_the_third_session_finds_no_room(make_pod: MakePod, mon
     monkeypatch.setattr(Arena, "give_back", lambda *_: None)
     with mounted("9m") as folder:
         pod = pod_in(make_pod, folder)
-        with pytest.raises(AssertionError, match=r"(?s)the sidecar ended with 1: .*the arena needs 4198400 bytes"):
+        with pytest.raises(AssertionError, match=rf"(?s)the sidecar ended with 1: .*the arena needs {ARENA} bytes"):
             kept_over_restarts(pod, 4)
 
 

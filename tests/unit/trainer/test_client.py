@@ -12,6 +12,7 @@ import grpc
 import pytest
 
 import lanefeed
+from lanefeed._client.session import Session
 from lanefeed_core.proto import lanefeed_pb2 as pb
 from support.scripted_server import Script, refuse
 
@@ -62,6 +63,24 @@ def test_the_whole_stream_with_slots_reused(server: Script, folder: Path) -> Non
     wait_for(lambda: server.progress and server.progress[-1].finished, "the last progress")
     assert server.progress[-1].consumed == server.info.total_steps
     assert [(c.start, c.stop) for c in server.commits] == [(0, server.info.total_steps)]
+
+
+def test_a_session_that_is_closed_before_its_stream_begins_is_a_lost_one(
+    server: Script, folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """`close` right after `begin`: gRPC says ValueError then, which ended the client's thread with the arena mapped."""
+    stream, closed = Session.stream, []
+
+    def late(self: Session, *args: Any) -> Any:
+        if not closed:
+            closed.append(self.close())
+        return stream(self, *args)
+
+    monkeypatch.setattr(Session, "stream", late)
+    with connect(folder) as loader:
+        assert read(loader) == server.expected()
+    assert closed
+    assert "the client's thread failed" not in caplog.text
 
 
 def test_kept_batches_never_change_though_slots_are_overwritten(server: Script, folder: Path) -> None:

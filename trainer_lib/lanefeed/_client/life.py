@@ -63,11 +63,13 @@ class Life:
             )
 
     def _fail(self, error: LanefeedError) -> None:
-        if not self._closing.is_set():
-            self.failed = error
-            self._feed.use(None)
+        if self._closing.is_set():
             self.inbox.detach()
-            self.inbox.put(Failed(error))
+            return
+        self.failed = error
+        self._feed.use(None)
+        self.inbox.detach()
+        self.inbox.put(Failed(error))
 
     def _read_session(self) -> bool:
         """Read until the session is lost; True if a message came."""

@@ -65,8 +65,17 @@ class Session:
         return Hello(StreamInfo.from_json(reply.stream_json), reply.start, len(reply.slots), reply.session, last)
 
     def stream(self, leases: Leases, report: Reporter) -> Iterator[pb.ServerMessage]:
-        """The stream's messages, until it ends or raises grpc.RpcError. Progress goes up from gRPC's own thread."""
-        self._call = self._stub.Stream(self._upstream(leases, report), metadata=self._metadata)
+        """The stream's messages, until it ends or raises grpc.RpcError. Progress goes up from gRPC's own thread.
+
+        None where the session was closed meanwhile.
+        """
+        try:
+            self._call = self._stub.Stream(self._upstream(leases, report), metadata=self._metadata)
+        except ValueError:
+            # gRPC's word for a channel that is closed.
+            if self._open:
+                raise
+            return iter(())
         if not self._open:
             self._call.cancel()
         messages: Iterator[pb.ServerMessage] = self._call
