@@ -5,71 +5,19 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from lanefeed_core.proto import lanefeed_pb2 as pb
 from lanefeed_core.slots import Slots, SlotState
-from lanefeed_sidecar.arena import Arena
 from lanefeed_sidecar.errors import DataError, ProtocolMismatch, SidecarError, Unavailable
-from lanefeed_sidecar.feed.life import Life
-from lanefeed_sidecar.pipeline.stats import Stats
-from support.feed_engine import SmallEngine
-from support.feed_pod import MANIFEST, Pod
-
-SESSION = "ab" * 16
-
-
-class Rig:
-    """A life over a real arena, driven by hand."""
-
-    def __init__(self, tmp_path: Path) -> None:
-        self.pod = Pod(tmp_path, tmp_path)
-        self.stats = Stats()
-        self.engine = SmallEngine(self.pod.config, MANIFEST, self.stats)
-        self.arena = Arena(
-            tmp_path / "arena", session=SESSION, slots=6, slot_bytes=self.engine.slot_bytes, plan_generation=1
-        )
-        self.errors: list[SidecarError] = []
-        self.lives: list[Life] = []
-
-    def life(self, start: int = 0, held: tuple[int, ...] = (), resuming: bool = False) -> Life:
-        life = Life(
-            0,
-            start,
-            from_state=False,
-            resuming=resuming,
-            slots=range(2, 6),
-            held=held,
-            arena=self.arena,
-            engine=self.engine,
-            stats=self.stats,
-            on_error=lambda _life, error: self.errors.append(error),
-        )
-        self.lives.append(life)
-        life.begin()
-        return life
-
-    def ids(self, frame: pb.Frame) -> list[list[int]]:
-        raw = self.arena.view(frame.slot)[frame.ids_offset :][: 8 * frame.steps * frame.rows]
-        return raw.view(np.int64).reshape(frame.steps, frame.rows).tolist()
+from support.life_rig import Rig, wait
 
 
 @pytest.fixture
 def rig(tmp_path: Path) -> Iterator[Rig]:
-    made = Rig(tmp_path)
+    made = Rig(tmp_path, range(2, 6))
     yield made
-    for life in made.lives:
-        life.close()
-        assert life.join(5)
-    made.arena.close()
-
-
-def wait(life: Life, state: SlotState, number: int) -> None:
-    end = time.monotonic() + 5
-    while life.count(state) != number:
-        assert time.monotonic() < end, f"{life.count(state)} slots are {state.name}, not {number}"
-        time.sleep(0.002)
+    made.close()
 
 
 def test_all_free_slots_are_filled_and_sent_in_one_message(rig: Rig) -> None:

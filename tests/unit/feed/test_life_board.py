@@ -8,28 +8,22 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from lanefeed_core.board import ENTRY_BYTES, HELD, Noticer
 from lanefeed_core.proto import lanefeed_pb2 as pb
 from lanefeed_core.slots import SlotState
-from lanefeed_sidecar.arena import Arena
 from lanefeed_sidecar.arena.board import Board, boards
-from lanefeed_sidecar.errors import SidecarError
 from lanefeed_sidecar.feed.life import Life
-from lanefeed_sidecar.pipeline.stats import Stats
-from support.feed_engine import SmallEngine
-from support.feed_pod import MANIFEST, Pod
+from support.life_rig import Rig, wait
 
-SESSION = "ab" * 16
 SLOTS = 4
 
 
 class Trainer:
     """Reads frames of one life from its board, in order."""
 
-    def __init__(self, rig: "Rig", life: Life) -> None:
+    def __init__(self, rig: Rig, life: Life) -> None:
         self.words = Noticer(rig.arena.board(0), SLOTS, life.board_life)
         self.rig = rig
         self.number = self.changes = 0
@@ -46,71 +40,17 @@ class Trainer:
     def give_back(self, frame: pb.Frame, number: int | None = None) -> None:
         self.changes += 1
         self.words.release(frame.slot, frame.sequence if number is None else number, self.changes)
+        assert self.rig.board is not None
         self.rig.board.wake()
-
-
-class Rig:
-    """One rank with a board over a real arena, driven by hand."""
-
-    def __init__(self, tmp_path: Path) -> None:
-        self.pod = Pod(tmp_path, tmp_path)
-        self.stats = Stats()
-        self.engine = SmallEngine(self.pod.config, MANIFEST, self.stats)
-        self.arena = Arena(
-            tmp_path / "arena",
-            session=SESSION,
-            slots=SLOTS,
-            slot_bytes=self.engine.slot_bytes,
-            plan_generation=1,
-            ranks=1,
-        )
-        self.board: Board = boards(self.arena, range(1))[0]
-        self.errors: list[SidecarError] = []
-        self.lives: list[Life] = []
-
-    def life(self, start: int = 0, held: tuple[int, ...] = (), resuming: bool = False) -> Life:
-        life = Life(
-            0,
-            start,
-            from_state=False,
-            resuming=resuming,
-            slots=range(SLOTS),
-            held=held,
-            arena=self.arena,
-            engine=self.engine,
-            stats=self.stats,
-            on_error=lambda _life, error: self.errors.append(error),
-            board=self.board,
-        )
-        self.lives.append(life)
-        life.begin()
-        return life
-
-    def end(self, life: Life) -> None:
-        life.close()
-        assert life.join(5)
-
-    def ids(self, frame: pb.Frame) -> list[list[int]]:
-        raw = self.arena.view(frame.slot)[frame.ids_offset :][: 8 * frame.steps * frame.rows]
-        return raw.view(np.int64).reshape(frame.steps, frame.rows).tolist()
 
 
 @pytest.fixture
 def rig(tmp_path: Path) -> Iterator[Rig]:
-    made = Rig(tmp_path)
+    made = Rig(tmp_path, range(SLOTS), ranks=1)
+    made.board = boards(made.arena, range(1))[0]
     yield made
-    for life in made.lives:
-        life.close()
-        assert life.join(5)
-    made.arena.close()
+    made.close()
     assert not made.errors
-
-
-def wait(life: Life, state: SlotState, number: int) -> None:
-    end = time.monotonic() + 5
-    while life.count(state) != number:
-        assert time.monotonic() < end, f"{life.count(state)} slots are {state.name}, not {number}"
-        time.sleep(0.002)
 
 
 def reads_one_slot_late(rig: Rig) -> None:
