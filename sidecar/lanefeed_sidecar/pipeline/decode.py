@@ -46,6 +46,10 @@ _LEAST_PAGE_BYTES = 32 << 20
 _PAUSE_SECONDS = 0.1
 
 
+#: A thread's open shards, and how often reading each had failed when it was opened.
+Readers = OrderedDict[int, tuple[ShardReader, int]]
+
+
 class Workers:
     """The decode threads of one sidecar."""
 
@@ -74,6 +78,8 @@ class Workers:
         #: Row groups that were decoded in the epoch that is being read, to count those that are decoded again.
         self._seen: set[RowGroupKey] = set()
         self._seen_epoch = 0
+        #: Shard -> how often reading it failed: what was opened before that may be a file that was replaced since.
+        self._failures: dict[int, int] = {}
         self._sleep, self._rng = sleep, rng
         self._stopped = threading.Event()
         self._threads = [threading.Thread(target=self._run, name=f"decode-{i}", daemon=True) for i in range(threads)]
@@ -98,7 +104,7 @@ class Workers:
     def _run(self) -> None:
         with contextlib.suppress(OSError):
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICE)
-        readers: OrderedDict[int, ShardReader] = OrderedDict()
+        readers: Readers = OrderedDict()
         allowance = Allowance()
         try:
             while not self._stopped.is_set():
@@ -116,7 +122,7 @@ class Workers:
                 # While this thread waits it holds no memory that nobody counts.
                 del task, chunk
         finally:
-            for reader in readers.values():
+            for reader, _ in readers.values():
                 reader.close()
             if self._stopped.is_set():
                 self._flows.close()
@@ -143,7 +149,7 @@ class Workers:
         self._stats.spend(cache_write=taken)
         return True
 
-    def _do(self, task: Task, readers: OrderedDict[int, ShardReader]) -> Chunk | None:
+    def _do(self, task: Task, readers: Readers) -> Chunk | None:
         """Fill the task's windows; the chunk if it was decoded just now and whole."""
         for attempt in range(1, _TRIES + 1):
             try:
@@ -151,9 +157,7 @@ class Workers:
                 self._store.done(task, chunk)
                 return chunk if decoded else None
             except SidecarError as error:
-                broken = readers.pop(task.group.shard, None)
-                if broken:
-                    broken.close()
+                self._distrust(task.group.shard, readers)
                 if attempt == _TRIES or not isinstance(error.__cause__, OSError):
                     self._fail(task, error)
                     return None
@@ -174,7 +178,7 @@ class Workers:
         log.error("%s", error)
         self._store.failed(task, error)
 
-    def _fill(self, task: Task, readers: OrderedDict[int, ShardReader]) -> tuple[Chunk | None, bool]:
+    def _fill(self, task: Task, readers: Readers) -> tuple[Chunk | None, bool]:
         """Get and scatter the row group: (the chunk, if it came whole; whether it was decoded)."""
         if task.chunk is not None:
             self._stats.add(cache_hits=1)
@@ -277,15 +281,27 @@ class Workers:
             self._store.check(task.group)
         self._stats.spend(scatter=time.perf_counter() - began)
 
-    def _reader(self, shard: int, readers: OrderedDict[int, ShardReader]) -> ShardReader:
-        reader = readers.pop(shard, None)
+    def _distrust(self, shard: int, readers: Readers) -> None:
+        """Whoever has the shard open opens it anew: it may be restored by a file of its name."""
+        self._failures[shard] = self._failures.get(shard, 0) + 1
+        broken = readers.pop(shard, None)
+        if broken:
+            broken[0].close()
+        self._flows.keep(lambda group: group.shard != shard)
+
+    def _reader(self, shard: int, readers: Readers) -> ShardReader:
+        reader, failures = readers.pop(shard, (None, 0))
+        now = self._failures.get(shard, 0)
+        if reader is not None and failures != now:
+            reader.close()
+            reader = None
         if reader is None:
             while len(readers) >= _OPEN_READERS:
-                readers.popitem(last=False)[1].close()
+                readers.popitem(last=False)[1][0].close()
             began = time.perf_counter()
             reader = self._open_shard(self._manifest, shard, self._columns)
             self._stats.spend(read=time.perf_counter() - began)
-        readers[shard] = reader
+        readers[shard] = reader, now
         return reader
 
 
