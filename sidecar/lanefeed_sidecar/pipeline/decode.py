@@ -46,7 +46,7 @@ _LEAST_PAGE_BYTES = 32 << 20
 _PAUSE_SECONDS = 0.1
 
 
-#: A thread's open shards, and how often reading each had failed when it was opened.
+#: A thread's open shards, each with the turn of its fate at which it was opened.
 Readers = OrderedDict[int, tuple[ShardReader, int]]
 
 
@@ -78,8 +78,10 @@ class Workers:
         #: Row groups that were decoded in the epoch that is being read, to count those that are decoded again.
         self._seen: set[RowGroupKey] = set()
         self._seen_epoch = 0
-        #: Shard -> how often reading it failed: what was opened before that may be a file that was replaced since.
-        self._failures: dict[int, int] = {}
+        #: Row groups that could not be read yet. Their shards may be restored by files of their names at any time.
+        self._failed: set[RowGroupKey] = set()
+        #: Shard -> counts such turns of its fate: what was opened before the last one may be another file.
+        self._turns: dict[int, int] = {}
         self._sleep, self._rng = sleep, rng
         self._stopped = threading.Event()
         self._threads = [threading.Thread(target=self._run, name=f"decode-{i}", daemon=True) for i in range(threads)]
@@ -154,10 +156,11 @@ class Workers:
         for attempt in range(1, _TRIES + 1):
             try:
                 chunk, decoded = self._fill(task, readers)
+                self._trust(task.group)
                 self._store.done(task, chunk)
                 return chunk if decoded else None
             except SidecarError as error:
-                self._distrust(task.group.shard, readers)
+                self._distrust(task.group, readers)
                 if attempt == _TRIES or not isinstance(error.__cause__, OSError):
                     self._fail(task, error)
                     return None
@@ -281,18 +284,24 @@ class Workers:
             self._store.check(task.group)
         self._stats.spend(scatter=time.perf_counter() - began)
 
-    def _distrust(self, shard: int, readers: Readers) -> None:
-        """Whoever has the shard open opens it anew: it may be restored by a file of its name."""
-        self._failures[shard] = self._failures.get(shard, 0) + 1
-        broken = readers.pop(shard, None)
+    def _distrust(self, group: RowGroupKey, readers: Readers) -> None:
+        """Reading it failed: until it works its shard is opened anew for each row group, by whichever thread."""
+        self._failed.add(group)
+        self._turns[group.shard] = self._turns.get(group.shard, 0) + 1
+        broken = readers.pop(group.shard, None)
         if broken:
             broken[0].close()
-        self._flows.keep(lambda group: group.shard != shard)
+        self._flows.keep(lambda other: other.shard != group.shard)
+
+    def _trust(self, group: RowGroupKey) -> None:
+        if group in self._failed:
+            self._failed.discard(group)
+            self._turns[group.shard] += 1
 
     def _reader(self, shard: int, readers: Readers) -> ShardReader:
-        reader, failures = readers.pop(shard, (None, 0))
-        now = self._failures.get(shard, 0)
-        if reader is not None and failures != now:
+        reader, turns = readers.pop(shard, (None, 0))
+        now = self._turns.get(shard, 0)
+        if reader is not None and (turns != now or (now and any(g.shard == shard for g in tuple(self._failed)))):
             reader.close()
             reader = None
         if reader is None:
