@@ -7,8 +7,10 @@ further than the step that the test allows. Data and checkpoints lie in a folder
 
 import json
 import shutil
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +53,7 @@ class Job:
         self.epochs = int(spec.get("epochs", 1))
         self.labels: dict[str, str] = {}
         self.spec = self._spec() | spec
+        self._limit = threading.RLock()
         self.allow(0)
         self.remove(wait=True)
         cluster.apply(*self._surroundings())
@@ -155,10 +158,29 @@ class Job:
 
     def allow(self, step: int) -> None:
         """Let trainers run up to `step`, or no further than that."""
-        self.allowed = step
-        temporary = self.out / "limit.tmp"
-        temporary.write_text(str(step))
-        temporary.replace(self.out / "limit")
+        with self._limit:
+            self.allowed = step
+            temporary = self.out / "limit.tmp"
+            temporary.write_text(str(step))
+            temporary.replace(self.out / "limit")
+
+    @contextmanager
+    def moving(self) -> Iterator[None]:
+        """Trainers go on meanwhile, two steps a second: a job that stands still is not told from one that is lost."""
+        over = threading.Event()
+
+        def run() -> None:
+            while not over.wait(0.5):
+                with self._limit:
+                    self.allow(self.allowed + 1)
+
+        thread = threading.Thread(target=run, name=f"moving {self.name}")
+        thread.start()
+        try:
+            yield
+        finally:
+            over.set()
+            thread.join()
 
     def patch(self, **spec: Any) -> None:
         """`kubectl patch` of the spec."""

@@ -104,9 +104,10 @@ def test_a_node_is_marked_while_its_pod_trains_on(cluster: Cluster) -> None:
         made.reaches(MIDDLE, seconds=120)
         before = uids(made)
         with taken(cluster, "freeze", "thaw"):
-            ready(cluster, wanted=False)
-            time.sleep(made.spec["elastic"]["nodeLostSeconds"] + 5)
-            made.reaches(MIDDLE + 40)
+            with made.moving():
+                ready(cluster, wanted=False)
+                time.sleep(made.spec["elastic"]["nodeLostSeconds"] + 5)
+            made.reaches(made.allowed + 20)
         ready(cluster)
         status = made.completes()
         assert uids(made) == before, "no pod was replaced"
