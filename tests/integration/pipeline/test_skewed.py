@@ -43,8 +43,9 @@ def run(folder: Path, kind: str, *, huge: int, budget: int, ranks: int = 1, seco
     assert fed.peak <= fed.arena + budget + OVERHEAD, k.figures(fed, budget)
     assert fed.rss <= fed.arena + budget + OVERHEAD, k.figures(fed, budget)
     decoded = float(re.search(r"^lanefeed_rows_decoded_total (\S+)", fed.metrics, re.MULTILINE)[1])  # type: ignore[index]
-    # Each lane passes over the rows before its own once, half of the row group on average; where ranks are slow, windows
-    # of strings that turned out large are given up and read again (10 passes were seen). One a window would be hundreds.
+    # Each lane passes over the rows before its own once, half of the row group on average; where ranks are slow,
+    # windows of strings that turned out large are given up and read again (10 passes were seen). A pass for each window
+    # would be hundreds.
     rows = huge // k.KINDS[kind][1]
     assert decoded <= sum(manifest.shard_rows) + PASSES * rows, "decoded again and again"
     return fed
