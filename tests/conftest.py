@@ -8,6 +8,7 @@ fixture of a wider scope is set up before a test's first look, so what it holds 
 import gc
 import os
 import shutil
+import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,6 +20,10 @@ import pytest
 # Nothing here is a timed test: an example that is slow on a busy machine is not a failure.
 hypothesis.settings.register_profile("lanefeed", deadline=None)
 hypothesis.settings.load_profile("lanefeed")
+
+# A shell that runs the suite in the background has it ignore Ctrl-C, and so would all that tests start and interrupt.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 MARK = "LANEFEED_TEST_WORKER"
 #: How long a process that was told to end may take.
