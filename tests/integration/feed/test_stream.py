@@ -164,9 +164,10 @@ def test_a_bad_release_ends_that_stream_alone(make_pod: MakePod) -> None:
 
 
 def test_data_errors_reach_every_rank_then_the_process_ends_with_2(make_pod: MakePod) -> None:
-    pod = make_pod(ranks=2).start(env={"ENGINE_FAIL": "9:data"})
+    pod = make_pod(ranks=2).start(env={"ENGINE_FAIL": "25:data"})
     clients = [pod.client(rank) for rank in range(2)]
-    # Both are attached before the first frame is asked for: a rank that comes after the error is refused (below).
+    # Slots are filled from the attach on, but not up to the bad step, so that both attach before the error: who comes
+    # after it is refused (below).
     for client in clients:
         client.attach()
     for client in clients:
