@@ -7,7 +7,7 @@ columns with nulls, a mask `[K, R]` where the step is padded.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,6 +24,7 @@ __all__ = [
     "Column",
     "aligned",
     "check_batch_fits",
+    "column_runs",
     "fixed_frame_bytes",
 ]
 
@@ -87,6 +88,23 @@ class Column:
     def from_dict(cls, data: Mapping[str, Any]) -> "Column":
         """The inverse of `to_dict`."""
         return cls(data["name"], data["dtype"], tuple(data["shape"]), data["kind"], data["nullable"], data["logical"])
+
+
+def column_runs(columns: Sequence[Column], dtype: Callable[[Column], object] = lambda c: c.dtype) -> list[range]:
+    """Runs of neighbouring fixed columns of one `dtype` and shape; any other column is a run of its own.
+
+    In the sidecar a run of several lies in one buffer [columns, rows, *shape], so that a wide table is copied in a few
+    large moves instead of many small ones, each of which costs as much as 10 KB; the trainer cuts it up at once.
+    """
+    runs: list[range] = []
+    for at, column in enumerate(columns):
+        before = columns[at - 1] if at else column
+        joins = not (column.ragged or before.ragged) and (dtype(before), before.shape) == (dtype(column), column.shape)
+        if at and joins:
+            runs[-1] = range(runs[-1].start, at + 1)
+        else:
+            runs.append(range(at, at + 1))
+    return runs
 
 
 def aligned(size: int) -> int:

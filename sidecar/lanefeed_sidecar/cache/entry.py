@@ -20,8 +20,8 @@ import pyarrow as pa
 import xxhash
 from numpy.typing import NDArray
 
-from lanefeed_core.layout import Column
-from lanefeed_sidecar.formats.chunk import Block, Chunk, ChunkColumn, FixedChunk, RaggedChunk, column_runs
+from lanefeed_core.layout import Column, column_runs
+from lanefeed_sidecar.formats.chunk import Block, Chunk, ChunkColumn, FixedChunk, RaggedChunk
 
 __all__ = ["EntryError", "chunk_bytes", "read_entry", "write_entry"]
 

@@ -11,8 +11,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from lanefeed_core.layout import Column
-from lanefeed_sidecar.formats.chunk import Block, column_runs
+from lanefeed_core.layout import Column, column_runs
+from lanefeed_sidecar.formats.chunk import Block
 from lanefeed_sidecar.formats.types import NUMBERS
 
 __all__ = ["Blocks"]

@@ -17,11 +17,10 @@ from numpy.typing import NDArray
 from lanefeed_core import ledger
 from lanefeed_core.errors import LayoutError
 from lanefeed_core.lanes import Lanes
-from lanefeed_core.layout import SLOT_HEADER_BYTES, Column, aligned, check_batch_fits, fixed_frame_bytes
+from lanefeed_core.layout import SLOT_HEADER_BYTES, Column, aligned, check_batch_fits, column_runs, fixed_frame_bytes
 from lanefeed_core.slices import LaneSlice
 from lanefeed_core.stream import PAD
 from lanefeed_sidecar.errors import BatchTooLarge
-from lanefeed_sidecar.formats.chunk import column_runs
 from lanefeed_sidecar.pipeline.frames import Block, EpochSum, FrameMeta
 from lanefeed_sidecar.pipeline.needs import PAD_WINDOW, WindowKey, place
 from lanefeed_sidecar.pipeline.stats import Stats

@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from lanefeed_core.layout import Column
+from lanefeed_core.layout import Column, column_runs
 from lanefeed_sidecar.errors import SidecarError
-from lanefeed_sidecar.formats.chunk import Chunk, FixedChunk, RaggedChunk, column_runs
+from lanefeed_sidecar.formats.chunk import Chunk, FixedChunk, RaggedChunk
 from lanefeed_sidecar.pipeline.needs import PAD_WINDOW, WindowKey
 from lanefeed_sidecar.pipeline.pieces import Piece, RowGroupKey
 from lanefeed_sidecar.pipeline.stacks import Stack, order_of

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from lanefeed._arena.pieces import columns_of, cut_up, matrix
 from lanefeed._ragged import Ragged
-from lanefeed_core.layout import Column
+from lanefeed_core.layout import Column, column_runs
 from lanefeed_core.proto import lanefeed_pb2 as pb
 
 __all__ = ["Cut", "Frame", "Layout", "frame_end", "host_cut"]
@@ -41,7 +41,7 @@ class Layout:
         #: (column, dtype of what users get, bytes of a row or, ragged, of an element).
         self.columns = tuple((column, _dtype(column), column.row_bytes) for column in columns)
         self.nullable = tuple(at for at, column in enumerate(columns) if column.nullable)
-        self.runs = tuple(_runs(columns))
+        self.runs = tuple(column_runs(columns, _dtype))
         #: Columns that were asked for side by side: where they are, None for those that cannot be.
         self.stacks: dict[tuple[str, ...], tuple[int, ...] | None] = {}
 
@@ -55,19 +55,6 @@ class Layout:
             alike = len(kinds) == 1 and not self.columns[columns[0]][0].ragged and not self.columns[columns[0]][0].shape
             self.stacks[names] = columns if alike else None
         return self.stacks[names]
-
-
-def _runs(columns: Sequence[Column]) -> list[range]:
-    """Neighbouring fixed columns of one dtype and shape; each other column by itself."""
-    runs: list[range] = []
-    for at, column in enumerate(columns):
-        before = columns[at - 1] if at else column
-        alike = (_dtype(before), before.shape) == (_dtype(column), column.shape)
-        if at and alike and not (column.ragged or before.ragged):
-            runs[-1] = range(runs[-1].start, at + 1)
-        else:
-            runs.append(range(at, at + 1))
-    return runs
 
 
 def _dtype(column: Column) -> "np.dtype[Any]":
