@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from lanefeed_core.layout import FIXED, RAGGED, Column
 
-__all__ = ["NUMBERS", "Unsupported", "column_of", "deliverable", "parse_type", "plain_type"]
+__all__ = ["NUMBERS", "PHYSICAL_BYTES", "Unsupported", "column_of", "deliverable", "parse_type", "plain_type"]
 
 #: Arrow names of the numbers -> NumPy's.
 NUMBERS = {
@@ -27,6 +27,9 @@ NUMBERS = {
     "float": "float32",
     "double": "float64",
 }
+
+#: Bytes of a decoded value, by Parquet's physical type of numbers.
+PHYSICAL_BYTES = {"INT32": 4, "INT64": 8, "INT96": 12, "FLOAT": 4, "DOUBLE": 8}
 
 #: Names that `str(type)` gives and `pa.type_for_alias` does not take, or that it takes under another name.
 _ALIASES = {

@@ -20,6 +20,7 @@ import pyarrow.parquet as pq
 from lanefeed_core.layout import Column
 from lanefeed_sidecar.formats import compact, levels
 from lanefeed_sidecar.formats.convert import ConvertError
+from lanefeed_sidecar.formats.types import PHYSICAL_BYTES
 from lanefeed_sidecar.formats.whole_lists import ReadAt
 
 __all__ = ["Weigher", "Weight", "dictionary_columns", "string_lengths"]
@@ -27,7 +28,6 @@ __all__ = ["Weigher", "Weight", "dictionary_columns", "string_lengths"]
 #: What a byte may decompress to, at most; of other codecs anything.
 _RATIOS = {"UNCOMPRESSED": 1, "SNAPPY": 22, "LZ4": 256, "LZ4_RAW": 256, "GZIP": 1033}
 _ANY = 1 << 20
-_WIDTHS = {"BOOLEAN": 1, "INT32": 4, "INT64": 8, "INT96": 12, "FLOAT": 4, "DOUBLE": 8}
 #: PageType and Encoding in parquet.thrift.
 _DICTIONARY_PAGE, _DATA_V2 = 2, 3
 _BY_DICTIONARY = (2, 8)
@@ -123,7 +123,7 @@ class Weigher:
             if text:
                 total += walk.plain + self._coded(leaf, row_group, walk)
             elif leaf.repeated:
-                nbytes = walk.values * _WIDTHS.get(leaf.physical, leaf.column.itemsize)
+                nbytes = walk.values * PHYSICAL_BYTES.get(leaf.physical, leaf.column.itemsize)
                 if nbytes > most:
                     self._check_longest(leaf, about, most)
                 total += nbytes
@@ -148,7 +148,7 @@ class Weigher:
                 repetition, int(page.data.get(1, 0)), leaf.most_repeated.bit_length(), carried
             )
             found = max(found, longest)
-        nbytes = found * _WIDTHS.get(leaf.physical, leaf.column.itemsize)
+        nbytes = found * PHYSICAL_BYTES.get(leaf.physical, leaf.column.itemsize)
         if nbytes > most:
             raise ConvertError(
                 f"column {leaf.column.name} has a row of {found} numbers, which take {nbytes} bytes, and "

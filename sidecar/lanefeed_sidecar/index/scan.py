@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 
 from lanefeed_core.manifest import Shard
 from lanefeed_sidecar.formats.footer import FooterError, fingerprint, has_page_checksum, sniff
+from lanefeed_sidecar.formats.types import PHYSICAL_BYTES
 from lanefeed_sidecar.index.schema import Flat, ShardSchema, flat_fields, leaves
 
 __all__ = ["SCAN_ERRORS", "BadShard", "Scanned", "bad_shard", "scan", "scan_arrow", "scan_parquet"]
@@ -80,17 +81,13 @@ def scan_parquet(path: str, shard: Shard, file: pq.ParquetFile, checks: Callable
     return Scanned(made, "parquet", ShardSchema(path, columns), _page_checksums(groups, checks))
 
 
-#: Bytes of a value, by Parquet's physical type.
-_WIDTHS = {"INT32": 4, "INT64": 8, "INT96": 12, "FLOAT": 4, "DOUBLE": 8}
-
-
 def _list_leaves(schema: pq.ParquetSchema) -> list[tuple[int, int]]:
     """(index, bytes of a value) of the leaves that are numbers in lists."""
     leaves_of = ((index, schema.column(index)) for index in range(len(schema)))
     return [
-        (index, _WIDTHS[leaf.physical_type])
+        (index, PHYSICAL_BYTES[leaf.physical_type])
         for index, leaf in leaves_of
-        if leaf.max_repetition_level and leaf.physical_type in _WIDTHS
+        if leaf.max_repetition_level and leaf.physical_type in PHYSICAL_BYTES
     ]
 
 
