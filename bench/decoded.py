@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from bench import workloads
+from bench.pods import pod
 
 __all__ = ["BYTES", "FRESH", "filled", "fresh"]
 
@@ -50,9 +51,6 @@ def filled(name: str) -> Path:
 
 def _epoch(name: str, home: Path, *, write: bool) -> int:
     """Read an epoch; with `write` whatever is decoded is kept. The number of row groups that were decoded."""
-    from lanefeed_core.cursor import Cursor
-    from lanefeed_core.plan import Plan
-    from lanefeed_core.podconfig import PodConfig
     from lanefeed_core.stream import StreamSpec
     from lanefeed_sidecar.cache import Allowance
     from lanefeed_sidecar.index import build_manifest
@@ -61,16 +59,9 @@ def _epoch(name: str, home: Path, *, write: bool) -> int:
     # As `lanefeed.open` indexes: names of entries hold the files' digests where it makes them.
     manifest = build_manifest(workloads.files(name)).manifest
     workload = workloads.WORKLOADS[name]
-    config = PodConfig(
-        job="bench",
-        job_uid="bench",
-        pod_index=0,
-        pod_uid="bench",
-        plan=Plan(1, 1, 1, Cursor()),
-        spec=StreamSpec(seed=7, global_batch_size=workload.batch, lanes=2, window=1024),
+    config = pod(
+        StreamSpec(seed=7, global_batch_size=workload.batch, lanes=2, window=1024),
         epochs=2,
-        manifest_path="",
-        run_dir="",
         cache_dir=str(home),
         cache_bytes=BYTES,
     )

@@ -16,31 +16,18 @@ import numpy as np
 from bench import limits, workloads
 from bench import measure as m
 from bench.one import Request
+from bench.pods import pod, usual_spec
 
 __all__ = ["measure_engine"]
 
 
 def _config(manifest: Any, rows: int, args: argparse.Namespace) -> Any:
-    from lanefeed_core.cursor import Cursor
-    from lanefeed_core.plan import Plan
-    from lanefeed_core.podconfig import PodConfig
-    from lanefeed_core.stream import StreamSpec, default_lanes, default_window
-
     budget = args.budget << 20
-    groups = sum(len(s.row_groups) for s in manifest.shards)
-    lanes = default_lanes(global_batch_size=rows, ranks=1, row_groups=groups)
-    window = default_window(lanes=lanes, row_bytes=manifest.row_bytes, budget_bytes=budget)
-    print(f"lanes {lanes}, window {window}, row bytes {manifest.row_bytes:.0f}")
-    return PodConfig(
-        job="bench",
-        job_uid="bench",
-        pod_index=0,
-        pod_uid="bench",
-        plan=Plan(1, 1, 1, Cursor()),
-        spec=StreamSpec(seed=7, global_batch_size=rows, lanes=lanes, window=window),
+    spec = usual_spec(manifest, rows, budget)
+    print(f"lanes {spec.lanes}, window {spec.window}, row bytes {manifest.row_bytes:.0f}")
+    return pod(
+        spec,
         epochs=100000,
-        manifest_path="",
-        run_dir="",
         read_ahead_bytes=budget,
         decode_threads=args.threads,
         cache_dir=args.cache,

@@ -21,6 +21,8 @@ from typing import Any
 
 import numpy as np
 
+from bench.pods import pod
+
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
@@ -68,23 +70,13 @@ def _proxy(upstream: int, cap: float) -> Iterator[str]:
 
 def _epoch(manifest: Any, *, ahead: bool) -> tuple[float, int, dict[str, int]]:
     """(seconds, bytes of shards, counts) of one epoch."""
-    from lanefeed_core.cursor import Cursor
-    from lanefeed_core.plan import Plan
-    from lanefeed_core.podconfig import PodConfig
     from lanefeed_core.stream import StreamSpec
     from lanefeed_sidecar.formats import remote
     from lanefeed_sidecar.pipeline import Engine, Stats
 
-    config = PodConfig(
-        job="bench",
-        job_uid="bench",
-        pod_index=0,
-        pod_uid="bench",
-        plan=Plan(1, 1, 1, Cursor()),
-        spec=StreamSpec(seed=7, global_batch_size=16, lanes=8, window=512),
+    config = pod(
+        StreamSpec(seed=7, global_batch_size=16, lanes=8, window=512),
         epochs=1,
-        manifest_path="",
-        run_dir="",
         read_ahead_bytes=512 << 20,
     )
     stats = Stats()

@@ -21,6 +21,7 @@ from typing import Any
 
 from bench import measure as m
 from bench import workloads
+from bench.pods import pod, usual_spec
 
 __all__: list[str] = []
 
@@ -34,25 +35,16 @@ def _config(name: str, threads: int, folder: Path, *, resumed: bool) -> tuple[An
     """The pod configuration that `lanefeed.open` would write for one rank, and a state half an epoch on."""
     from lanefeed_core import manifest_codec
     from lanefeed_core.cursor import Cursor, SavedState
-    from lanefeed_core.plan import Plan
-    from lanefeed_core.podconfig import PodConfig
-    from lanefeed_core.stream import StreamSpec, default_lanes, default_window
     from lanefeed_sidecar.index import build_manifest
 
     workload = workloads.WORKLOADS[name]
     manifest = build_manifest(workloads.files(name)).manifest
     (folder / "manifest.bin").write_bytes(manifest_codec.encode(manifest))
-    lanes = default_lanes(global_batch_size=workload.batch, ranks=1, row_groups=manifest.num_row_groups)
-    window = default_window(lanes=lanes, row_bytes=manifest.row_bytes, budget_bytes=512 << 20)
-    spec = StreamSpec(seed=7, global_batch_size=workload.batch, lanes=lanes, window=window)
+    spec = usual_spec(manifest, workload.batch, 512 << 20)
     half = Cursor(0, workload.batches_per_epoch // 2)
-    config = PodConfig(
-        job="bench",
-        job_uid="bench",
-        pod_index=0,
-        pod_uid="bench",
-        plan=Plan(1, 1, 1, half if resumed else Cursor()),
-        spec=spec,
+    config = pod(
+        spec,
+        start=half if resumed else None,
         epochs=1000,
         manifest_path=str(folder / "manifest.bin"),
         run_dir=str(folder),
