@@ -182,7 +182,8 @@ class View:
         with self._lock:
             if NODES not in self._synced:
                 return None
-            return lost_nodes(self._nodes.values())
+            # Asked in every pass of every job, and most often there is none among thousands.
+            return lost_nodes(self._nodes.values()) if self._lost else {}
 
     def count(self, kind: Kind) -> int:
         """Objects of this kind."""
