@@ -61,7 +61,6 @@ class Store:
         self._lanes, self._groups, self._columns = lanes, groups, columns
         self._rank_lanes, self._stop, self._budget, self._row_bytes = rank_lanes, stop, budget, row_bytes
         self._reserve = reserve
-        #: Row groups are kept for a whole epoch where all are not much, or lanes have epochs of their own.
         self._stats = stats
         #: Rows of a window's buffers: all windows share one size, so that any can take over another's.
         self._capacity = min(lanes.spec.window, max(lanes.lane_rows(lane) for lane in range(lanes.spec.lanes)))
@@ -71,6 +70,7 @@ class Store:
         self._waiting: dict[RowGroupKey, list[Window]] = {}
         #: (steps until it is needed, need), nearest first.
         self._order: list[tuple[int, WindowNeed]] = []
+        # Row groups are kept for a whole epoch where all are not much, or lanes have epochs of their own.
         self._fronts = Fronts(lanes, keeps_epochs=not lanes.spec.aligned or groups.within(budget // 2))
         self._recompute_at: dict[int, int] = {}
         self._busy: set[RowGroupKey] = set()

@@ -63,12 +63,11 @@ class Life:
             )
 
     def _fail(self, error: LanefeedError) -> None:
+        self.inbox.detach()
         if self._closing.is_set():
-            self.inbox.detach()
             return
         self.failed = error
         self._feed.use(None)
-        self.inbox.detach()
         self.inbox.put(Failed(error))
 
     def _read_session(self) -> bool:

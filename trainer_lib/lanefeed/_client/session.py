@@ -67,7 +67,7 @@ class Session:
     def stream(self, leases: Leases, report: Reporter) -> Iterator[pb.ServerMessage]:
         """The stream's messages, until it ends or raises grpc.RpcError. Progress goes up from gRPC's own thread.
 
-        None where the session was closed meanwhile.
+        No message comes where the session was closed meanwhile.
         """
         try:
             self._call = self._stub.Stream(self._upstream(leases, report), metadata=self._metadata)
