@@ -69,6 +69,14 @@ class Metrics:
             buckets=BUCKETS,
             registry=self._registry,
         )
+        self._own_seconds = Histogram(
+            P + "decision_seconds",
+            "Seconds of such a look that the operator itself took: all but its requests to the API server.",
+            buckets=BUCKETS,
+            registry=self._registry,
+        )
+        #: Seconds that a thread's requests have taken since its last pass.
+        self._waited = threading.local()
         self._passes = Metric(
             P + "reconcile", "Looks at jobs, by how they ended.", labelnames=["result"], registry=self._registry
         )
@@ -93,13 +101,16 @@ class Metrics:
     # ---- what happens ----------------------------------------------------------------------------------------------
 
     def passed(self, result: str, seconds: float) -> None:
-        """One look at one job is over."""
+        """One look at one job is over; called by the thread that made it."""
         self._seconds.observe(seconds)
+        self._own_seconds.observe(max(0.0, seconds - getattr(self._waited, "seconds", 0.0)))
+        self._waited.seconds = 0.0
         self._passes.labels(result).inc()
 
     def request(self, verb: str, code: int, seconds: float) -> None:
-        """One request to the API server was answered (code 0: it was not)."""
+        """One request to the API server was answered (code 0: it was not); called by the thread that made it."""
         self._requests.labels(verb, str(code)).inc()
+        self._waited.seconds = getattr(self._waited, "seconds", 0.0) + max(0.0, seconds)
         self._api_seconds.labels(verb).inc(max(0.0, seconds))
 
     def wrote_status(self, error: ApiError | None) -> None:

@@ -1,6 +1,7 @@
 """What Prometheus sees of the operator, and that a job takes its series with it."""
 
 import re
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +55,20 @@ def test_what_happens_is_counted() -> None:
     assert value(m, "watch_age_seconds", resource="pods") == 7
     assert (value(m, "reports_total", result="fenced"), value(m, "reports_total", result="stale")) == (2, 0)
     assert any(name == "lanefeed_operator_build_info" for name, _ in scraped(m))
+
+
+def test_what_a_pass_waits_for_the_api_server_is_not_its_own() -> None:
+    m = Metrics(lambda: NOW)
+    m.request("get", 200, 0.4)
+    m.request("patch", 200, 0.5)
+    # Another thread's requests are another pass's.
+    other = threading.Thread(target=m.request, args=("get", 200, 30.0))
+    other.start()
+    other.join()
+    m.passed("ok", 1.0)
+    m.passed("ok", 1.0)
+    assert value(m, "decision_seconds_sum") == pytest.approx(0.1 + 1.0)
+    assert value(m, "reconcile_seconds_sum") == pytest.approx(2.0)
 
 
 def test_a_running_job_and_what_becomes_of_its_series() -> None:
