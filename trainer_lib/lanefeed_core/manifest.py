@@ -2,7 +2,8 @@
 
 Made by the sidecar's indexer, read by everybody. A job is bound to its digest: the same dataset gives the same digest
 on every machine, whatever the order of the listing or the times of the files. A sample's id is its row number in
-the manifest: shard 0's rows first, then shard 1's, and so on. `manifest_codec` turns it into bytes.
+the manifest: shard 0's rows first, then shard 1's, and so on. `manifest_codec` turns it into bytes. Where documents are
+packed (`packing`) a sample is a sequence, and all counts of rows are of sequences, but for `Shard.file_rows`.
 """
 
 import hashlib
@@ -17,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lanefeed_core.errors import ManifestError
+from lanefeed_core.packing import Packing
 
 __all__ = ["Field", "Manifest", "Shard"]
 
@@ -46,6 +48,13 @@ class Shard:
     fingerprint: str = ""
     #: xxh3-64 of the whole file in hex, where it was read; checked by the sidecar, not part of the digest.
     content: str = ""
+    #: Documents of each row group, where they are packed: `row_groups` counts the sequences that they give.
+    documents: tuple[int, ...] = ()
+
+    @property
+    def file_rows(self) -> tuple[int, ...]:
+        """Rows of each row group in the file itself."""
+        return self.documents or self.row_groups
 
     @property
     def rows(self) -> int:
@@ -65,6 +74,8 @@ class Manifest:
     root: str = ""
     #: Shards set aside at indexing: path -> reason.
     quarantined: tuple[tuple[str, str], ...] = field(default=())
+    #: How documents become samples; None: rows are samples.
+    packing: Packing | None = None
 
     def __post_init__(self) -> None:
         """Check that the shards are sorted, distinct and not empty."""
@@ -75,6 +86,11 @@ class Manifest:
         for shard in self.shards:
             if shard.rows < 1:
                 raise ManifestError(f"shard {shard.path} has no rows: the indexer leaves empty shards out")
+            if len(shard.documents) != (len(shard.row_groups) if self.packing else 0):
+                raise ManifestError(
+                    f"shard {shard.path} counts the documents of {len(shard.documents)} row groups and has "
+                    f"{len(shard.row_groups)}: make the manifest again with `lanefeed index`"
+                )
 
     @cached_property
     def shard_rows(self) -> NDArray[np.int64]:
@@ -111,9 +127,15 @@ class Manifest:
 
     @cached_property
     def digest(self) -> str:
-        """32 hex digits (BLAKE2b-128) of what makes the dataset: paths, sizes, rows, row groups, footers, schema."""
+        """32 hex digits (BLAKE2b-128) of what makes the dataset.
+
+        That is paths, sizes, rows, row groups, footers, schema, and how documents are packed if they are.
+        """
         h = hashlib.blake2b(digest_size=16)
-        head = {"v": 1, "format": self.format, "fields": [[f.name, f.type, f.nullable] for f in self.fields]}
+        fields = [[f.name, f.type, f.nullable] for f in self.fields]
+        head: dict[str, object] = {"v": 1, "format": self.format, "fields": fields}
+        if self.packing is not None:
+            head["packing"] = self.packing.identity()
         h.update(json.dumps(head, sort_keys=True, separators=(",", ":")).encode())
         for s in self.shards:
             h.update(_line(s).encode())
@@ -151,6 +173,8 @@ class Manifest:
         ]
         if not parts and self.fields != other.fields:
             parts.append(f"schema changed from {_schema(self.fields)} to {_schema(other.fields)}")
+        if self.packing != other.packing:
+            parts.append(f"packing changed from {self.packing} to {other.packing}")
         return "; ".join(parts)
 
 

@@ -12,10 +12,13 @@ from typing import Any
 
 from lanefeed_core.errors import ManifestError
 from lanefeed_core.manifest import Field, Manifest, Shard
+from lanefeed_core.packing import Packing
 
 __all__ = ["decode", "encode"]
 
 _MAGIC = b"LFM1"
+#: Of packed documents: readers that know nothing of packing must not take sequences for rows.
+_MAGIC_PACKED = b"LFM2"
 #: A manifest of half a million shards takes about 100 MB as JSON; more is not ours or hostile.
 _MAX_JSON_BYTES = 1 << 30
 
@@ -38,12 +41,16 @@ def encode(manifest: Manifest) -> bytes:
         "fingerprint": [s.fingerprint for s in shards],
         "content": [s.content for s in shards],
     }
-    return _MAGIC + zlib.compress(json.dumps(body, separators=(",", ":")).encode(), 6)
+    magic = _MAGIC
+    if manifest.packing is not None:
+        magic = _MAGIC_PACKED
+        body |= {"packing": manifest.packing.to_dict(), "documents": [list(s.documents) for s in shards]}
+    return magic + zlib.compress(json.dumps(body, separators=(",", ":")).encode(), 6)
 
 
 def decode(data: bytes) -> Manifest:
     """Bytes -> Manifest. Raises ManifestError where they are not a whole manifest."""
-    if data[:4] != _MAGIC:
+    if data[:4] not in (_MAGIC, _MAGIC_PACKED):
         raise ManifestError("this is not a Lanefeed manifest (wrong first bytes): make one with `lanefeed index`")
     try:
         decompressor = zlib.decompressobj()
@@ -65,6 +72,7 @@ def decode(data: bytes) -> Manifest:
 
 
 def _build(body: dict[str, Any]) -> Manifest:
+    packing = body.get("packing")
     columns = zip(
         _prefix_decode(body["paths"]),
         body["size"],
@@ -73,15 +81,17 @@ def _build(body: dict[str, Any]) -> Manifest:
         body["etag"],
         body["fingerprint"],
         body["content"],
+        body["documents"] if packing is not None else [()] * len(body["paths"]),
         strict=True,
     )
-    shards = tuple(Shard(p, n, tuple(rg), tuple(rb), e, f, c) for p, n, rg, rb, e, f, c in columns)
+    shards = tuple(Shard(p, n, tuple(rg), tuple(rb), e, f, c, tuple(d)) for p, n, rg, rb, e, f, c, d in columns)
     return Manifest(
         shards=shards,
         fields=tuple(Field(name, kind, bool(null)) for name, kind, null in body["fields"]),
         format=body["format"],
         root=body["root"],
         quarantined=tuple((p, r) for p, r in body["quarantined"]),
+        packing=Packing.from_dict(packing) if packing is not None else None,
     )
 
 
