@@ -27,7 +27,7 @@ def encode(manifest: Manifest) -> bytes:
     """Manifest -> bytes; the same manifest gives the same bytes."""
     shards = manifest.shards
     paths = list(_prefix_code(s.path for s in shards))
-    body = {
+    body: dict[str, Any] = {
         "digest": manifest.digest,
         "format": manifest.format,
         "root": manifest.root,
