@@ -11,10 +11,12 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
+
+from numpy.typing import NDArray
 
 from lanefeed_core.layout import Column
 from lanefeed_core.manifest import Manifest
@@ -70,11 +72,14 @@ class DecodedCache:
         future: Future,
         stats: "Stats",
         clock: Callable[[], float] = time.monotonic,
+        made_by: tuple[object, ...] = (),
     ) -> None:
-        """`future` says when row groups are needed next."""
+        """`future` says when row groups are needed next; `made_by`: what values depend on besides files and columns."""
         self._disk, self._columns, self._groups, self._future = disk, columns, groups, future
         self._stats, self._clock = stats, clock
         decode = [DECODE_VERSION, manifest.format, [column.to_dict() for column in columns]]
+        decode += made_by
+        decode += [manifest.packing.identity()] if manifest.packing is not None else []
         self._folders = [
             _digest([decode, s.content or [os.path.join(manifest.root, s.path), s.etag], s.size, s.fingerprint])
             for s in manifest.shards
@@ -90,8 +95,13 @@ class DecodedCache:
 
     # ---- reading -----------------------------------------------------------------------------------------------
 
-    def get(self, group: "RowGroupKey", served: "Sequence[WindowKey]") -> Chunk | None:
-        """The decoded row group, None where it must be decoded. `served`: the windows that it is read for."""
+    def get(
+        self, group: "RowGroupKey", served: "Sequence[WindowKey]", into: Mapping[int, NDArray[Any]] | None = None
+    ) -> Chunk | None:
+        """The decoded row group, None where it must be decoded. `served`: the windows that it is read for.
+
+        `into`: memory that the values of some columns are read to; after None it may hold anything.
+        """
         name = self._name(group)
         fd = self._disk.open(name)
         if fd is None:
@@ -99,7 +109,7 @@ class DecodedCache:
                 self._known.pop(group, None)
             return None
         try:
-            chunk = read_entry(fd, self._columns, self._groups.rows(group), self._disk.limit)
+            chunk = read_entry(fd, self._columns, self._groups.rows(group), self._disk.limit, into)
         except (EntryError, OSError) as error:
             self._stats.add(disk_cache_damaged=1)
             log.warning("entry %s of the cache is damaged (%s): it is removed and decoded again", name, error)
@@ -206,9 +216,10 @@ def open_cache(
     groups: "RowGroups",
     future: Future,
     stats: "Stats",
+    made_by: tuple[object, ...] = (),
 ) -> DecodedCache | None:
     """The cache that the configuration names; None where it names none. Raises ConfigError."""
     if not config.cache_dir or not config.cache_bytes:
         return None
     disk = DiskCache(Path(config.cache_dir), config.cache_bytes)
-    return DecodedCache(disk, manifest, columns, groups, future, stats)
+    return DecodedCache(disk, manifest, columns, groups, future, stats, made_by=made_by)

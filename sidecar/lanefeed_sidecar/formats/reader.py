@@ -54,7 +54,7 @@ class ShardReader(Protocol):
 
 
 def open_shard(manifest: Manifest, shard_index: int, columns: tuple[Column, ...]) -> ShardReader:
-    """Open a shard of the manifest for the given columns.
+    """Open a shard of the manifest for the given columns of the file: where documents are packed, see `packed`.
 
     Raises DataError if it is gone, replaced, or its content digest is wrong.
     """
@@ -69,7 +69,7 @@ def open_shard(manifest: Manifest, shard_index: int, columns: tuple[Column, ...]
     check_content(path, shard)
     kind = ArrowReader if manifest.format == "arrow" else ParquetReader
     try:
-        return kind(path, shard.row_groups, columns)
+        return kind(path, shard.file_rows, columns)
     except DECODE_ERRORS as error:
         raise DataError(f"shard {path} cannot be opened: {error}; {REMEDY}") from error
 

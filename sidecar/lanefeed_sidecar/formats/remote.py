@@ -19,6 +19,7 @@ from lanefeed_sidecar.errors import DataError, SidecarError
 from lanefeed_sidecar.formats.chunk import Chunk
 from lanefeed_sidecar.formats.footer import FooterError, footer_bytes
 from lanefeed_sidecar.formats.identity import REMEDY
+from lanefeed_sidecar.formats.packed import packed, stored_columns
 from lanefeed_sidecar.formats.ranges import Held, RangeFile, column_ranges
 from lanefeed_sidecar.formats.reader import DECODE_ERRORS, ArrowReader, ParquetReader, ShardReader
 from lanefeed_sidecar.formats.weigh import Weight
@@ -96,7 +97,7 @@ class RemoteShards:
         settings: Settings | None = None,
     ) -> None:
         """Asks nothing yet."""
-        self._manifest, self._columns = manifest, columns
+        self._manifest, self._columns = manifest, stored_columns(manifest, columns)
         self._stores = Stores(counters, settings)
         self._lock = threading.Lock()
         self._opened: OrderedDict[int, _Opened] = OrderedDict()
@@ -159,8 +160,12 @@ class RemoteShards:
 
     def open(self, manifest: Manifest, shard: int, columns: tuple[Column, ...]) -> ShardReader:
         """A reader of one shard; what `formats.open_shard` is for local ones."""
+        return packed(self.open_stored(manifest, shard, stored_columns(manifest, columns)), manifest, shard)
+
+    def open_stored(self, manifest: Manifest, shard: int, columns: tuple[Column, ...]) -> ShardReader:
+        """A reader of one shard's own rows; what `reader.open_shard` is for local ones."""
         opened = self._open(shard)
-        rows = manifest.shards[shard].row_groups
+        rows = manifest.shards[shard].file_rows
         file = opened.footer.file(opened.remote)
         path = str(opened.remote.name)
         source = pa.PythonFile(file, mode="r")
@@ -253,7 +258,7 @@ def open_alone(manifest: Manifest, shard: int, columns: tuple[Column, ...]) -> S
     """A reader that has its stores to itself."""
     shards = RemoteShards(manifest, columns)
     try:
-        return _Alone(shards.open(manifest, shard, columns), shards)
+        return _Alone(shards.open_stored(manifest, shard, columns), shards)
     except BaseException:
         shards.close()
         raise

@@ -9,10 +9,12 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
-from lanefeed_core.manifest import Manifest, Shard
+from lanefeed_core.manifest import Field, Manifest, Shard
+from lanefeed_core.packing import Packing, PackingRequest
 from lanefeed_sidecar.errors import DataError
 from lanefeed_sidecar.formats import delivered_columns
 from lanefeed_sidecar.formats.identity import content_digest
+from lanefeed_sidecar.index.packed import count, settle
 from lanefeed_sidecar.index.scan import BadShard, Scanned, scan
 from lanefeed_sidecar.index.schema import unify
 from lanefeed_sidecar.sources import Found, Stores, is_remote, list_shards, relative
@@ -37,6 +39,8 @@ class IndexResult:
     skipped: tuple[tuple[str, str], ...]
     #: Number of shards whose pages carry no checksums; 0 where all do or the format has none.
     without_checksums: int = 0
+    #: Tokens of all documents with those that end them, where they are packed.
+    tokens: int = 0
 
 
 def build_manifest(
@@ -46,18 +50,20 @@ def build_manifest(
     columns: tuple[str, ...] = (),
     digest: str = "Auto",
     on_corrupt: str = "Fail",
+    packing: PackingRequest | None = None,
     threads: int = 0,
     progress: Callable[[int, int], None] = lambda _done, _all: None,
 ) -> IndexResult:
     """Make the manifest of all files that `uris` name.
 
-    digest: Always | Auto | Never: whether each shard's content is hashed. on_corrupt: Fail | Quarantine.
+    digest: Always | Auto | Never: whether each shard's content is hashed. on_corrupt: Fail | Quarantine. packing: the
+    samples are sequences that the rows, documents of tokens, are packed into.
     Raises DataError for files that cannot be used and schemas that differ, ConfigError for columns.
     """
     stores = Stores()
     try:
         found = list_shards(uris, base=base, stores=stores)
-        return _build(uris, found, stores, columns, digest, on_corrupt, threads, progress)
+        return _build(uris, found, stores, columns, digest, on_corrupt, packing, threads, progress)
     finally:
         stores.close()
 
@@ -69,13 +75,12 @@ def _build(
     columns: tuple[str, ...],
     digest: str,
     on_corrupt: str,
+    request: PackingRequest | None,
     threads: int,
     progress: Callable[[int, int], None],
 ) -> IndexResult:
     scanned, bad = _scan_all(found, stores, threads, progress)
-    if bad and on_corrupt != "Quarantine":
-        more = f" (and {len(bad) - 1} more files)" if len(bad) > 1 else ""
-        raise DataError(bad[0][1] + more)
+    _by_policy(bad, on_corrupt)
     empty = [(s.shard.path, "it has no rows") for s in scanned if not s.shard.rows]
     good = [s for s in scanned if s.shard.rows]
     if not good:
@@ -83,6 +88,12 @@ def _build(
     kind = _one_kind(good)
     fields = unify([s.schema for s in good])
     shards = [s.shard for s in good]
+    packing, tokens = settle(request, fields) if request else None, 0
+    if packing is not None:
+        shards, tokens = _pack(good, fields, kind, packing, empty, bad, progress)
+        _by_policy(bad, on_corrupt)
+        if not shards:
+            raise DataError(_nothing_left(uris, empty, bad))
     local = not any(is_remote(s.path) for s in shards)
     # Remote bytes are not read twice unasked: once here, and once more in each sidecar.
     if digest == "Always" or (digest == "Auto" and local and sum(s.size for s in shards) <= AUTO_DIGEST_BYTES):
@@ -94,9 +105,39 @@ def _build(
         format=kind,
         root=found.root,
         quarantined=tuple((relative(p, found.root), reason) for p, reason in bad),
+        packing=packing,
     )
     delivered_columns(manifest, columns)
-    return IndexResult(manifest, found.skipped + tuple(empty), sum(s.page_checksums is False for s in good))
+    unchecked = sum(s.page_checksums is False for s in good)
+    return IndexResult(manifest, found.skipped + tuple(empty), unchecked, tokens)
+
+
+def _by_policy(bad: list[tuple[str, str]], on_corrupt: str) -> None:
+    if bad and on_corrupt != "Quarantine":
+        more = f" (and {len(bad) - 1} more files)" if len(bad) > 1 else ""
+        raise DataError(bad[0][1] + more)
+
+
+def _pack(
+    good: list[Scanned],
+    fields: tuple[Field, ...],
+    kind: str,
+    packing: Packing,
+    empty: list[tuple[str, str]],
+    bad: list[tuple[str, str]],
+    progress: Callable[[int, int], None],
+) -> tuple[list[Shard], int]:
+    """Shards whose rows are sequences, and all their tokens; the others go to `empty` and `bad`."""
+    shards, tokens = [], 0
+    for scanned, made in zip(good, count(good, fields, kind, packing, progress), strict=True):
+        if isinstance(made, BadShard):
+            bad.append((scanned.shard.path, str(made)))
+        elif not made.shard.rows:
+            empty.append((scanned.shard.path, "its documents have no tokens"))
+        else:
+            shards.append(made.shard)
+            tokens += made.tokens
+    return shards, tokens
 
 
 def _nothing_left(uris: Sequence[str], empty: list[tuple[str, str]], bad: list[tuple[str, str]]) -> str:

@@ -12,6 +12,8 @@ import sys
 from collections.abc import Sequence
 
 from lanefeed_core import manifest_codec
+from lanefeed_core.errors import StreamError
+from lanefeed_core.packing import CONCAT, MODES, PackingRequest
 from lanefeed_sidecar.errors import ConfigError, SidecarError
 from lanefeed_sidecar.index.build import IndexResult, build_manifest
 from lanefeed_sidecar.index.lint import Finding, lint
@@ -58,9 +60,24 @@ def _build(args: argparse.Namespace) -> IndexResult:
         columns=tuple(c for c in args.columns.split(",") if c),
         digest=args.digest,
         on_corrupt=args.on_corrupt,
+        packing=_packing(args),
         threads=args.threads,
         progress=_progress if sys.stderr.isatty() else lambda _done, _all: None,
     )
+
+
+def _packing(args: argparse.Namespace) -> PackingRequest | None:
+    """What `PackingRequest.options` made options of. Raises ConfigError."""
+    if args.sequence_length is None:
+        if args.token_column or args.eos_token is not None or args.pack_mode or args.cross_document_mask:
+            raise ConfigError("options of packing are given without --sequence-length: say how long a sequence is")
+        return None
+    try:
+        return PackingRequest(
+            args.sequence_length, args.token_column, args.eos_token, args.pack_mode or CONCAT, args.cross_document_mask
+        )
+    except StreamError as error:
+        raise ConfigError(str(error)) from None
 
 
 def _tell(uploader: Uploader, error: SidecarError) -> None:
@@ -92,6 +109,11 @@ def _arguments(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--columns", default="", help="comma-separated columns that will be delivered (all)")
     parser.add_argument("--digest", default="Auto", choices=("Auto", "Always", "Never"))
     parser.add_argument("--on-corrupt", default="Fail", choices=("Fail", "Quarantine"))
+    parser.add_argument("--sequence-length", type=int, help="pack documents of tokens into sequences of so many")
+    parser.add_argument("--token-column", default="", help="the column of tokens (the only list of whole numbers)")
+    parser.add_argument("--eos-token", type=int, help="put after each document (none)")
+    parser.add_argument("--pack-mode", default="", choices=("", *MODES))
+    parser.add_argument("--cross-document-mask", action="store_true", help="deliver document and position ids too")
     parser.add_argument("--threads", type=int, default=0)
     parser.add_argument("--json", action="store_true")
     return parser.parse_args(argv)
@@ -131,7 +153,18 @@ def _document(result: IndexResult) -> dict[str, object]:
         "lint": [{"code": f.code, "what": f.what, "remedy": f.remedy} for f in _findings(result)],
         "quarantined": [{"path": p, "reason": r} for p, r in manifest.quarantined],
         "skipped": [{"path": p, "reason": r} for p, r in result.skipped],
+        "packing": _packed(result),
     }
+
+
+def _packed(result: IndexResult) -> dict[str, object] | None:
+    """How documents are packed, how many there are, and which share of the sequences is padding."""
+    manifest = result.manifest
+    if manifest.packing is None:
+        return None
+    documents = sum(sum(s.documents) for s in manifest.shards)
+    padding = 1 - result.tokens / (manifest.rows * manifest.packing.sequence_length)
+    return {**manifest.packing.to_dict(), "documents": documents, "tokens": result.tokens, "padding": padding}
 
 
 def _findings(result: IndexResult) -> list[Finding]:
@@ -144,7 +177,18 @@ def _text(result: IndexResult) -> str:
         f"{manifest.rows} samples in {len(manifest.shards)} shards, {manifest.num_row_groups} row groups, "
         f"{manifest.bytes / 1e6:.1f} MB as {manifest.format}; digest {manifest.digest}",
         *(f"  {f.name}: {f.type}{' (nulls)' if f.nullable else ''}" for f in manifest.fields),
+        *_text_packed(result),
         *(f"{f.code}: {f.what}; {f.remedy}" for f in _findings(result)),
         *(f"left out: {path}: {reason}" for path, reason in result.skipped),
     ]
     return "\n".join(lines)
+
+
+def _text_packed(result: IndexResult) -> list[str]:
+    found, packing = _packed(result), result.manifest.packing
+    if found is None or packing is None:
+        return []
+    return [
+        f"a sample is {packing.sequence_length} tokens of column {packing.column}: {found['documents']} documents, "
+        f"{found['tokens']} tokens packed as {packing.mode}, {found['padding']:.2%} of all places are padding"
+    ]

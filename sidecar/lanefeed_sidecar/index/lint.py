@@ -36,7 +36,7 @@ def lint(manifest: Manifest, *, without_checksums: int = 0) -> list[Finding]:
         _few(manifest),
         _skew(manifest),
         _checksums(manifest, without_checksums),
-        *(_column(manifest, f.name, f.type, f.nullable) for f in manifest.fields),
+        *(_column(manifest, f.name, f.type, f.nullable) for f in manifest.fields if manifest.packing is None),
         _quarantined(manifest),
     ]
     return [f for f in found if f]

@@ -3,8 +3,9 @@
 Arrow IPC files say little in their footer, so their record batches are mapped and their null counts looked at.
 """
 
+import dataclasses
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 import pyarrow as pa
@@ -34,6 +35,8 @@ class Scanned:
     schema: ShardSchema
     #: Whether the first page carries a checksum; None where that is unknown or means nothing (Arrow).
     page_checksums: bool | None = None
+    #: Numbers in each row group of the columns of lists of which the footer can be trusted to say so.
+    list_values: Mapping[str, tuple[int, ...]] = dataclasses.field(default_factory=dict)
 
 
 def scan(path: str) -> Scanned:
@@ -77,8 +80,33 @@ def scan_parquet(path: str, shard: Shard, file: pq.ParquetFile, checks: Callable
     trusted = meta.created_by.startswith("parquet-cpp-arrow")
     columns = {n: (c.kind, _may_hold_nulls(c, groups, starts[n], trusted)) for n, c in flat.items()}
     lists = _list_leaves(file.schema)
+    values = _list_values(flat, groups, starts, {index for index, _ in lists}) if trusted else {}
     made = replace(shard, row_groups=rows, row_group_bytes=tuple(_decoded(group, lists) for group in groups))
-    return Scanned(made, "parquet", ShardSchema(path, columns), _page_checksums(groups, checks))
+    return Scanned(made, "parquet", ShardSchema(path, columns), _page_checksums(groups, checks), values)
+
+
+def _list_values(
+    flat: Mapping[str, Flat], groups: list[pq.RowGroupMetaData], starts: Mapping[str, int], lists: set[int]
+) -> dict[str, tuple[int, ...]]:
+    """Arrow's writer counts levels: null and empty lists and null numbers too, all of which it also counts as nulls."""
+    found = {}
+    for name, column in flat.items():
+        if starts[name] not in lists or not _is_list(column.kind):
+            continue
+        counts = []
+        for group in groups:
+            about = group.column(starts[name])
+            statistics = about.statistics
+            if group.num_rows and (statistics is None or not statistics.has_null_count or statistics.null_count):
+                break
+            counts.append(max(0, about.num_values))
+        else:
+            found[name] = tuple(counts)
+    return found
+
+
+def _is_list(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind))
 
 
 def _list_leaves(schema: pq.ParquetSchema) -> list[tuple[int, int]]:
