@@ -42,7 +42,7 @@ def packed_columns(packing: Packing, selected: tuple[str, ...], images: Sequence
     if others:
         raise ConfigError(
             f"data.columns names {', '.join(others)}, which cannot be delivered with batching.layout Packed: "
-            f"a sequence holds tokens of several documents; leave data.columns out (packed is column {packing.column!r})"
+            f"a sequence holds tokens of several documents; leave data.columns out ({packing.column!r} is packed)"
         )
     return packing.columns()
 
