@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from lanefeed_core.errors import CoreError
+from lanefeed_core.images import ImageColumn, image_columns
 from lanefeed_core.plan import Plan
 from lanefeed_core.stream import StreamSpec
 
@@ -45,6 +46,8 @@ class PodConfig:
     manifest_digest: str = ""
     #: Columns to deliver, in this order; empty: all.
     columns: tuple[str, ...] = ()
+    #: Binary columns that are delivered as pixels.
+    images: tuple[ImageColumn, ...] = ()
     #: Folder in tmpfs that the pod's containers share: feed.sock, token and the arena.
     run_dir: str
     read_ahead_bytes: int = 512 << 20
@@ -75,6 +78,9 @@ class PodConfig:
         data = {f.name: getattr(self, f.name) for f in fields(self)}
         data |= {"version": CONFIG_VERSION, "plan": self.plan.to_dict(), "spec": self.spec.to_dict()}
         data |= {"columns": list(self.columns), "faults": dict(self.faults)}
+        # Left out where there are none: documents, and their digests, stay what they were.
+        images = [image.to_dict() for image in data.pop("images")]
+        data |= {"images": images} if images else {}
         return json.dumps(data, indent=1)
 
     @classmethod
@@ -88,6 +94,7 @@ class PodConfig:
             data["plan"] = Plan.from_dict(data["plan"])
             data["spec"] = StreamSpec.from_dict(data["spec"])
             data["columns"] = tuple(data["columns"])
+            data["images"] = image_columns(data.get("images", ()))
             return cls(**data)
         except (KeyError, TypeError, json.JSONDecodeError) as error:
             what = f"the field {error} is missing" if isinstance(error, KeyError) else str(error)

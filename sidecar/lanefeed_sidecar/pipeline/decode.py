@@ -19,7 +19,7 @@ from lanefeed_core.layout import Column
 from lanefeed_core.manifest import Manifest
 from lanefeed_sidecar.cache import Allowance, DecodedCache
 from lanefeed_sidecar.errors import DataError, SidecarError
-from lanefeed_sidecar.formats import Chunk, ShardReader
+from lanefeed_sidecar.formats import Chunk, OpenShard, ShardReader
 from lanefeed_sidecar.formats.flow import BUFFER_BYTES, PIECE_BYTES
 from lanefeed_sidecar.pipeline.flows import Flow, Flows, ranges
 from lanefeed_sidecar.pipeline.needs import WindowKey
@@ -27,11 +27,9 @@ from lanefeed_sidecar.pipeline.pieces import RowGroupKey, RowGroups
 from lanefeed_sidecar.pipeline.stats import Stats
 from lanefeed_sidecar.pipeline.store import Store, Task
 
-__all__ = ["OpenShard", "Workers"]
+__all__ = ["Workers"]
 
 log = logging.getLogger(__name__)
-
-OpenShard = Callable[[Manifest, int, tuple[Column, ...]], ShardReader]
 
 #: Readers that one thread keeps open.
 _OPEN_READERS = 32
@@ -120,7 +118,7 @@ class Workers:
                 chunk = self._do(task, readers)
                 allowance.worked(time.monotonic() - taken)
                 if chunk is not None and allowance.open:
-                    self._write(task.group, [window.key for window in task.windows], chunk, allowance)
+                    self._write(task.group, _keys(task), chunk, allowance)
                 # While this thread waits it holds no memory that nobody counts.
                 del task, chunk
         finally:
@@ -142,7 +140,7 @@ class Workers:
     def _write(self, group: RowGroupKey, served: Sequence[WindowKey], chunk: Chunk, allowance: Allowance) -> bool:
         """Keep what was decoded for its next use; whether that took time."""
         began = time.monotonic()
-        need = self._cache.wants(group, served) if self._cache else None
+        need = self._cache.wants(group, served) if self._cache and not chunk.lazy else None
         if self._cache is None or need is None:
             return False
         self._cache.put(group, chunk, need)
@@ -189,7 +187,7 @@ class Workers:
             return None, False
         if self._cache is not None and not self._store.streams(task.group):
             began = time.perf_counter()
-            kept = self._cache.get(task.group, [window.key for window in task.windows])
+            kept = self._cache.get(task.group, _keys(task))
             if kept is not None:
                 self._stats.spend(cache_read=time.perf_counter() - began)
                 self._scatter(task, kept, 0)
@@ -202,6 +200,9 @@ class Workers:
             return None, True
         clocks = _clocks()
         chunk = reader.read(task.group.group)
+        if chunk.lazy and self._cache is not None and self._cache.wants(task.group, _keys(task)) is not None:
+            # The cache keeps what is delivered: all of it is made now, and nothing of it twice.
+            chunk = chunk.whole()
         self._decoded(clocks)
         self._count(task, chunk.rows, size)
         self._expect(task.group, chunk.rows)
@@ -276,13 +277,16 @@ class Workers:
             raise DataError(f"shard {path}, row group {group.group} holds {rows} rows and the manifest says {wanted}")
 
     def _scatter(self, task: Task, chunk: Chunk, first_row: int) -> None:
-        began = time.perf_counter()
+        began = _clocks()
         first_id = self._lanes.shard_start(task.group.shard) + self._groups.start(task.group)
         for window in task.windows:
             window.scatter(task.group, chunk, first_row, first_id)
         if self._ragged:
             self._store.check(task.group)
-        self._stats.spend(scatter=time.perf_counter() - began)
+        if chunk.lazy:
+            self._decoded(began)
+        else:
+            self._stats.spend(scatter=time.perf_counter() - began[0])
 
     def _distrust(self, group: RowGroupKey, readers: Readers) -> None:
         """Reading it failed: until it works its shard is opened anew for each row group, by whichever thread."""
@@ -312,6 +316,10 @@ class Workers:
             self._stats.spend(read=time.perf_counter() - began)
         readers[shard] = reader, now
         return reader
+
+
+def _keys(task: Task) -> list[WindowKey]:
+    return [window.key for window in task.windows]
 
 
 def _clocks() -> tuple[float, float]:

@@ -22,7 +22,7 @@ from lanefeed_sidecar import formats
 from lanefeed_sidecar.cache import open_cache
 from lanefeed_sidecar.errors import ConfigError
 from lanefeed_sidecar.pipeline.assemble import Shape, assemble, frame_copies, frame_keys
-from lanefeed_sidecar.pipeline.decode import OpenShard, Workers
+from lanefeed_sidecar.pipeline.decode import Workers
 from lanefeed_sidecar.pipeline.fetch import AheadStore, Fetch, raw_budget, remote_shards
 from lanefeed_sidecar.pipeline.frames import FrameMeta
 from lanefeed_sidecar.pipeline.future import Uses
@@ -42,11 +42,12 @@ class Engine:
     """Decodes, shuffles and batches for the ranks of one pod. One filling thread per rank; seeks from any thread."""
 
     def __init__(
-        self, config: PodConfig, manifest: Manifest, *, stats: Stats, open_shard: OpenShard = formats.open_shard
+        self, config: PodConfig, manifest: Manifest, *, stats: Stats, open_shard: formats.OpenShard = formats.open_shard
     ) -> None:
         """Check sizes and budgets. Raises ConfigError; nothing is read before `start`."""
         self.ranks = config.plan.ranks(config.pod_index)
-        self.columns: tuple[Column, ...] = formats.delivered_columns(manifest, config.columns)
+        made = formats.delivery(manifest, config)
+        self.columns: tuple[Column, ...] = made.columns
         try:
             self.lanes = Lanes(config.spec, manifest.shard_rows)
             config.plan.check(config.spec.global_batch_size)
@@ -59,8 +60,10 @@ class Engine:
         self._rank_lanes = {rank: rank_lanes(self.lanes, self._world, rank) for rank in self.ranks}
         self._row_bytes = self._window_row_bytes(manifest)
         threads = config.decode_threads or max(1, min(4, len(os.sched_getaffinity(0))))
-        groups = RowGroups(manifest, int(sum(c.row_bytes for c in self.columns if not c.ragged)))
-        shards = remote_shards(manifest, self.columns, stats)
+        # What is made of a row only when it is put in its place takes nothing before; for a cache all of it is made.
+        held = self.columns if config.cache_dir and config.cache_bytes else made.stored
+        groups = RowGroups(manifest, int(sum(c.row_bytes for c in held if not c.ragged)))
+        shards = remote_shards(manifest, made.stored, stats)
         budget = config.read_ahead_bytes - (raw_budget(config.read_ahead_bytes) if shards else 0)
         reserve = min(budget // 4, threads * groups.largest())
         self._check_budget(config, reserve + config.read_ahead_bytes - budget)
@@ -80,13 +83,15 @@ class Engine:
         )
         mine = sorted({lane for found in self._rank_lanes.values() for lane in found})
         epochs = config.epochs if self.lanes.spec.aligned else 0
-        self._cache = open_cache(config, manifest, self.columns, groups, Uses(self.lanes, groups, mine, epochs), stats)
+        uses = Uses(self.lanes, groups, mine, epochs)
+        self._cache = open_cache(config, manifest, self.columns, groups, uses, stats, made_by=made.made_by)
         self._fetch = None
         if shards and isinstance(self._store, AheadStore):
             cached = self._cache.has if self._cache is not None else None
             raw = raw_budget(config.read_ahead_bytes)
             self._fetch = Fetch(self._store, shards, budget=raw, cached=cached)
             open_shard = shards.open if open_shard is formats.open_shard else open_shard
+        open_shard = made.opening(open_shard)
         self._workers = Workers(
             self._store,
             manifest,

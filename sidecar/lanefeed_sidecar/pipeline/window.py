@@ -189,8 +189,11 @@ class Window:
         for stack in self._lined:
             self._put(stack, group, chunk, first_row, source, target)
         for index in self._single:
-            data, column = self.columns[index], chunk.columns[index]
-            if isinstance(data, FixedData) and isinstance(column, FixedChunk):
+            data, column, lazy = self.columns[index], chunk.columns[index], chunk.lazy.get(index)
+            if lazy is not None:
+                lazy.put(column, data.values, target, source)
+                self._scatter_validity(data, column.validity, source, target)
+            elif isinstance(data, FixedData) and isinstance(column, FixedChunk):
                 _scatter_rows(data.values, target, column.values[source])
                 self._scatter_validity(data, column.validity, source, target)
             elif isinstance(data, RaggedData) and isinstance(column, RaggedChunk):

@@ -59,7 +59,10 @@ def test_defaults_follow_design_section_3() -> None:
     assert default_lanes(global_batch_size=3, ranks=2, row_groups=512) == 3
     assert default_window(lanes=16, row_bytes=8192, budget_bytes=512 << 20) == 1024
     assert default_window(lanes=16, row_bytes=4, budget_bytes=512 << 20) == 8192
-    assert default_window(lanes=64, row_bytes=1 << 20, budget_bytes=64 << 20) == 256
+    assert default_window(lanes=64, row_bytes=1 << 20, budget_bytes=64 << 20) == 16
+    # Two windows a lane, and as much again as one for the row groups being decoded, fit the budget.
+    assert default_window(lanes=16, row_bytes=150_528, budget_bytes=512 << 20) == 64
+    assert default_window(lanes=4, row_bytes=150_528, budget_bytes=512 << 20) == 256
 
 
 def test_window_and_shard_permutations_differ_by_every_coordinate() -> None:

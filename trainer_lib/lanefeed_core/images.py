@@ -1,0 +1,100 @@
+"""Which columns hold encoded images, and what each becomes: the words of `data.images`, shared by everybody.
+
+Part of the pod's configuration; the operator checks and passes it on, `lanefeed.open` takes it, the sidecar decodes by
+it (`lanefeed_sidecar.formats.images`). Sizes only: no pixel is touched here.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from lanefeed_core.errors import CoreError
+
+__all__ = ["LAYOUTS", "MAX_SIDE", "MODES", "RESIZES", "ImageColumn", "ImageError", "image_bytes", "image_columns"]
+
+#: Channels of each mode.
+MODES = {"RGB": 3, "L": 1}
+CENTER_CROP, STRETCH, NONE = "CenterCrop", "Stretch", "None"
+RESIZES = (CENTER_CROP, STRETCH, NONE)
+CHW, HWC = "CHW", "HWC"
+LAYOUTS = (CHW, HWC)
+#: Longest side of what is delivered.
+MAX_SIDE = 8192
+
+
+class ImageError(CoreError):
+    """An image column that cannot be asked for so."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImageColumn:
+    """A binary column of JPEG, PNG or WebP files, delivered as uint8 pixels of one size.
+
+    resize: CenterCrop (scaled so that the shorter side fits, what is over is cut off on both sides), Stretch (scaled
+    to the size, whatever its proportions), None (images have the size already; others are an error).
+    """
+
+    column: str
+    height: int
+    width: int
+    mode: str = "RGB"
+    resize: str = CENTER_CROP
+    layout: str = CHW
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot work, naming the field."""
+        if not self.column:
+            raise ImageError("data.images has an entry without a column: name the column that holds the images")
+        for name in ("height", "width"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MAX_SIDE:
+                raise ImageError(
+                    f"data.images: {name} of column {self.column!r} is {value!r}: it must be a number of pixels, 1 to "
+                    f"{MAX_SIDE}"
+                )
+        for name, known in (("mode", tuple(MODES)), ("resize", RESIZES), ("layout", LAYOUTS)):
+            if getattr(self, name) not in known:
+                raise ImageError(
+                    f"data.images: {name} of column {self.column!r} is {getattr(self, name)!r}: it must be one of "
+                    f"{', '.join(known)}"
+                )
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """Of one row as delivered."""
+        channels = MODES[self.mode]
+        if self.layout == CHW:
+            return channels, self.height, self.width
+        return self.height, self.width, channels
+
+    @property
+    def nbytes(self) -> int:
+        """Of one row as delivered."""
+        return MODES[self.mode] * self.height * self.width
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON form; the keys are the attribute names."""
+        return asdict(self)
+
+
+def image_columns(given: Sequence[ImageColumn | Mapping[str, Any]]) -> tuple[ImageColumn, ...]:
+    """Image columns from their JSON forms, or as they are. Raises ImageError naming what is wrong."""
+    found: list[ImageColumn] = []
+    for one in given:
+        if not isinstance(one, ImageColumn):
+            try:
+                one = ImageColumn(**one)
+            except TypeError as error:
+                raise ImageError(
+                    f"data.images: {one!r} is no image column ({error}): give column, height and width, and mode, "
+                    "resize or layout where the defaults do not suit"
+                ) from None
+        if any(other.column == one.column for other in found):
+            raise ImageError(f"data.images names column {one.column!r} twice: name each column once")
+        found.append(one)
+    return tuple(found)
+
+
+def image_bytes(images: Sequence[ImageColumn]) -> int:
+    """Bytes that the images of a row add to what its shards' metadata say, which is their size when encoded."""
+    return sum(image.nbytes for image in images)
