@@ -3,7 +3,8 @@
 from lanefeed_sidecar.formats.chunk import Chunk, ChunkColumn, FixedChunk, RaggedChunk
 from lanefeed_sidecar.formats.columns import delivered_columns
 from lanefeed_sidecar.formats.delivery import Delivery, OpenShard, delivery
-from lanefeed_sidecar.formats.reader import ShardReader, open_shard
+from lanefeed_sidecar.formats.packed import open_shard
+from lanefeed_sidecar.formats.reader import ShardReader
 
 __all__ = [
     "Chunk",

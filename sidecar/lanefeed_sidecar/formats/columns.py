@@ -10,6 +10,7 @@ from lanefeed_core.images import ImageColumn
 from lanefeed_core.layout import FIXED, Column
 from lanefeed_core.manifest import Field, Manifest
 from lanefeed_sidecar.errors import ConfigError
+from lanefeed_sidecar.formats.packed import packed_columns
 from lanefeed_sidecar.formats.types import Unsupported, column_of
 
 __all__ = ["delivered_columns"]
@@ -22,6 +23,8 @@ def delivered_columns(
 
     Raises ConfigError for a column that does not exist (with the nearest name) or whose type no slot can hold.
     """
+    if manifest.packing is not None:
+        return packed_columns(manifest.packing, selected, images)
     fields = {f.name: f for f in manifest.fields}
     for name in selected:
         if selected.count(name) > 1:
