@@ -14,7 +14,17 @@ import numpy as np
 from lanefeed_core.errors import StreamError
 from lanefeed_core.layout import Column
 
-__all__ = ["BEST_FIT", "CONCAT", "DOCUMENT_IDS", "LENGTHS", "MODES", "POSITION_IDS", "Packing", "PackingRequest"]
+__all__ = [
+    "BEST_FIT",
+    "CONCAT",
+    "DOCUMENT_IDS",
+    "LENGTHS",
+    "MAX_SEQUENCE",
+    "MODES",
+    "POSITION_IDS",
+    "Packing",
+    "PackingRequest",
+]
 
 #: Part of the manifest's digest: raise it when the same documents would become other sequences.
 PACK_VERSION = 1

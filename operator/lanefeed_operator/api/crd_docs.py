@@ -39,6 +39,18 @@ DOCS = {
     "`uneven` is Allow.",
     "Batching.lanes": "Streams that the dataset is cut into, fixed for the job's life. More lanes: finer resizing, "
     "more open windows. Left out: chosen from the data at the first admission.",
+    "Batching.layout": "What a sample is. Rows: a row of the dataset. Packed: a sequence of tokens of one length, that "
+    "documents are packed into (docs/packing.md); globalBatchSize and the shuffle's window count sequences. Cannot "
+    "change.",
+    "Batching.packed": "How documents are packed, with layout Packed. Cannot change.",
+    "Packed.column": "The column of lists of token numbers, a document in each row. Left out: the only one there is.",
+    "Packed.sequence_length": "Tokens of a sequence.",
+    "Packed.eos_token": "Put after each document, and in place of padding. Left out: nothing is put there, padding is "
+    "0.",
+    "Packed.mode": "Concat: documents end to end, cut wherever a sequence is full; the last sequence of each row group "
+    "is padded. BestFit: documents are fitted to each other, and one that fits a sequence is never cut.",
+    "Packed.cross_document_mask": "True: each batch has document_ids and position_ids too, so that attention can stay "
+    "within a document.",
     "Shuffle.enabled": "False: shards and rows in the order of the manifest.",
     "Shuffle.seed": "Seed of every permutation: the same seed gives the same order.",
     "Shuffle.window": "Rows that are shuffled together. Left out: what fits the memory, from 256 to 8192.",

@@ -99,6 +99,12 @@ _SPEC = [
         field=".maxSteps",
         reason="FieldValueRequired",
     ),
+    _rule(
+        "self.batching.layout != 'Packed' || !has(self.data.columns) || size(self.data.columns) == 0",
+        "data.columns is set and batching.layout is Packed, which delivers tokens alone: leave it out, and name their "
+        "column in batching.packed.column",
+        field=".data.columns",
+    ),
 ]
 _BATCHING = [
     _rule(
@@ -121,6 +127,17 @@ _BATCHING = [
         "has(self.lanes) == has(oldSelf.lanes) && (!has(self.lanes) || self.lanes == oldSelf.lanes)",
         f"batching.lanes cannot change, the order of samples depends on it: {_NEW}",
         field=".lanes",
+    ),
+    _rule(
+        "(self.layout == 'Packed') == has(self.packed)",
+        "packed is set and layout is Rows, or layout is Packed and packed is not set: set both, or neither",
+        field=".packed",
+    ),
+    _rule(
+        "self.layout == oldSelf.layout && has(self.packed) == has(oldSelf.packed) && "
+        "(!has(self.packed) || self.packed == oldSelf.packed)",
+        f"batching.layout and batching.packed cannot change, what a sample is depends on them: {_NEW}",
+        field=".packed",
     ),
 ]
 _POD = [
@@ -258,6 +275,7 @@ BOUNDS: dict[str, dict[str, Any]] = {
     "spec.data.columns[]": {"minLength": 1, "maxLength": 256},
     # World size x ranks stays an int64 in the rules.
     "spec.batching.globalBatchSize": {"maximum": 1 << 30},
+    "spec.batching.packed.column": {"maxLength": 256},
     "spec.sidecar.cache.volume": {"maxLength": 63},
     "spec.sidecar.image": {"minLength": 1, "maxLength": 512},
     "spec.sidecar.resources": {

@@ -9,7 +9,7 @@ from typing import Any
 
 from lanefeed_core.errors import StreamError
 from lanefeed_core.slices import World
-from lanefeed_operator.api.spec import API_VERSION, KIND, TRAINER, Boundary, Job, Provider, Spec
+from lanefeed_operator.api.spec import API_VERSION, KIND, TRAINER, Boundary, Job, Layout, Provider, Spec
 from lanefeed_operator.errors import Problem
 
 __all__ = ["MAX_NAME", "check", "reaches_data", "reserved"]
@@ -33,7 +33,8 @@ _DATA_NAMES = {"HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_pro
 def check(job: Job) -> list[Problem]:
     """Every broken rule."""
     spec = job.spec
-    return [*_identity(job), *_size(spec), *_stream(spec), *_data(spec), *_cache(spec), *_gang(spec), *_template(spec)]
+    rules = (_size, _stream, _data, _packed, _cache, _gang, _template)
+    return [*_identity(job), *(problem for rule in rules for problem in rule(spec))]
 
 
 def reserved(name: str) -> bool:
@@ -121,6 +122,20 @@ def _data(spec: Spec) -> Iterator[Problem]:
     twice = sorted({name for name in spec.data.columns if spec.data.columns.count(name) > 1})
     if twice:
         yield Problem("spec.data.columns", f"names {', '.join(twice)} more than once: name each column once")
+
+
+def _packed(spec: Spec) -> Iterator[Problem]:
+    packed, layout = spec.batching.packed, spec.batching.layout
+    if layout is Layout.PACKED and packed is None:
+        yield Problem("spec.batching.packed", "is not set and layout is Packed: say at least packed.sequenceLength")
+    if layout is not Layout.PACKED and packed is not None:
+        yield Problem("spec.batching.packed", f"is set and layout is {layout}: set layout to Packed, or leave it out")
+    if layout is Layout.PACKED and spec.data.columns:
+        yield Problem(
+            "spec.data.columns",
+            f"names {', '.join(spec.data.columns)} and batching.layout is Packed, which delivers tokens alone: leave "
+            "it out, and name their column in batching.packed.column",
+        )
 
 
 def _gang(spec: Spec) -> Iterator[Problem]:

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer
 from pydantic.alias_generators import to_camel
 
+from lanefeed_core.packing import MAX_SEQUENCE, PackingRequest
 from lanefeed_operator.api.quantity import format_bytes, parse_bytes
 from lanefeed_operator.api.status import Status
 
@@ -32,7 +33,10 @@ __all__ = [
     "Gang",
     "Job",
     "LastBatch",
+    "Layout",
     "Metadata",
+    "PackMode",
+    "Packed",
     "PodSpec",
     "Provider",
     "Scheduling",
@@ -113,6 +117,20 @@ class Boundary(StrEnum):
     CONTINUOUS = "Continuous"
 
 
+class Layout(StrEnum):
+    """What a sample is: a row, or a sequence that documents are packed into."""
+
+    ROWS = "Rows"
+    PACKED = "Packed"
+
+
+class PackMode(StrEnum):
+    """Documents end to end, cut where a sequence is full; or fitted to each other, cut only where they must be."""
+
+    CONCAT = "Concat"
+    BEST_FIT = "BestFit"
+
+
 class Completion(StrEnum):
     """When the job is done: every rank's stream has ended too, or the children's exit code 0 alone."""
 
@@ -181,6 +199,16 @@ class Data(Model):
         return (self.uri,) if isinstance(self.uri, str) else tuple(self.uri)
 
 
+class Packed(Model):
+    """Documents of tokens become sequences of one length; what each field does is in docs/packing.md."""
+
+    column: str = ""
+    sequence_length: Annotated[int, Field(ge=1, le=MAX_SEQUENCE)]
+    eos_token: Annotated[int, Field(ge=0, le=1 << 53)] | None = None
+    mode: PackMode = PackMode.CONCAT
+    cross_document_mask: bool = False
+
+
 class Batching(Model):
     """How samples become global batches. `lanes`: chosen at the first admission where left out."""
 
@@ -188,6 +216,18 @@ class Batching(Model):
     last_batch: LastBatch = LastBatch.DROP
     uneven: Uneven = Uneven.FORBID
     lanes: Count | None = None
+    layout: Layout = Layout.ROWS
+    packed: Packed | None = None
+
+    @property
+    def packing_options(self) -> tuple[str, ...]:
+        """What the indexer is told of it."""
+        packed = self.packed
+        if packed is None:
+            return ()
+        return PackingRequest(
+            packed.sequence_length, packed.column, packed.eos_token, packed.mode.value, packed.cross_document_mask
+        ).options()
 
 
 class Shuffle(Model):

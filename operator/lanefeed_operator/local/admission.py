@@ -10,7 +10,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from lanefeed_operator.api.load import load_job
-from lanefeed_operator.api.spec import Job, Spec
+from lanefeed_operator.api.spec import Job, Packed, Spec
 from lanefeed_operator.api.status import Status, StreamStatus
 from lanefeed_operator.local.errors import LocalError
 from lanefeed_operator.local.store import APPLIED_REPLICAS, FOLDER, JobStore
@@ -87,6 +87,8 @@ def _check_frozen(old: Spec, new: Spec, stream: StreamStatus) -> None:
         "epochs": (old.epochs, new.epochs),
         "maxSteps": (old.max_steps, new.max_steps),
         "data.columns": (old.data.columns, new.data.columns),
+        "batching.layout": (old.batching.layout.value, new.batching.layout.value),
+        "batching.packed": (_plain(old.batching.packed), _plain(new.batching.packed)),
     }
     for field, (before, after) in pairs.items():
         if before != after:
@@ -94,6 +96,10 @@ def _check_frozen(old: Spec, new: Spec, stream: StreamStatus) -> None:
                 f"spec.{field} was {before!r} when the job began and is {after!r} now: it is fixed for the job's life; "
                 f"set it back to {before!r}, or begin anew with `lanefeed run --fresh`"
             )
+
+
+def _plain(packed: Packed | None) -> dict[str, object] | None:
+    return packed.model_dump(mode="json", by_alias=True) if packed is not None else None
 
 
 def _generation(stored: Job | None, spec: Spec) -> int:

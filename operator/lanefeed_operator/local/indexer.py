@@ -33,6 +33,7 @@ def arguments(job: Job, out: Path) -> list[str]:
     options = ["--out", str(out), "--digest", data.digest.value, "--on-corrupt", data.on_corrupt.value]
     if data.columns:
         options += ["--columns", ",".join(data.columns)]
+    options += job.spec.batching.packing_options
     folder = job.metadata.annotations.get(FOLDER)
     if folder:
         options += ["--base", folder]

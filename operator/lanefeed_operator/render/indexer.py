@@ -102,6 +102,7 @@ def arguments(job: Job, trainer: dict[str, Any]) -> list[str]:
     found = ["--out", RESULT, "--json", "--digest", data.digest.value, "--on-corrupt", data.on_corrupt.value]
     if data.columns:
         found += ["--columns", ",".join(data.columns)]
+    found += job.spec.batching.packing_options
     if trainer.get("workingDir"):
         found += ["--base", str(trainer["workingDir"])]
     # An argument that begins with a dash is still a URI.

@@ -68,7 +68,10 @@ def _choose(spec: Spec, plan: Plan, manifest: Manifest) -> int:
     """As the sidecar chooses it: the largest rank batch of the pod fits."""
     slices = (rank_slice(spec.batching.global_batch_size, plan.world, rank) for rank in range(plan.world))
     rows = max(stop - start for start, stop in slices)
-    columns, ragged = _columns(manifest.fields, spec.data.columns)
+    if manifest.packing is not None:
+        columns, ragged = list(manifest.packing.columns()), False
+    else:
+        columns, ragged = _columns(manifest.fields, spec.data.columns)
     batch = fixed_frame_bytes(columns, rows, 1, mask=True)
     if ragged:
         batch += int(RAGGED_FACTOR * rows * manifest.row_bytes)

@@ -124,6 +124,27 @@ WRONG: dict[str, tuple[str, Any, tuple[str, ...]]] = {
         [0],
         ("spec.failurePolicy.nonRetryableExitCodes[0]", "greater than or equal to 1"),
     ),
+    "packed-how": ("spec.batching.layout", "Packed", ("spec.batching.packed", "packed is not set", "set both")),
+    "packed-rows": (
+        "spec.batching.packed",
+        {"sequenceLength": 8},
+        ("spec.batching.packed", "layout is Rows", "set both, or neither"),
+    ),
+    "packed-columns": (
+        "spec.batching",
+        {"globalBatchSize": 32, "layout": "Packed", "packed": {"sequenceLength": 8}},
+        ("spec.data.columns", "delivers tokens alone", "batching.packed.column"),
+    ),
+    "packed-length": (
+        "spec.batching",
+        {"globalBatchSize": 32, "layout": "Packed", "packed": {"sequenceLength": 0}},
+        ("spec.batching.packed.sequenceLength", "greater than or equal to 1"),
+    ),
+    "packed-mode": (
+        "spec.batching",
+        {"globalBatchSize": 32, "layout": "Packed", "packed": {"sequenceLength": 8, "mode": "Best"}},
+        ("spec.batching.packed.mode", "Concat", "BestFit"),
+    ),
     "long-manager": ("spec.managedBy", "x" * 64, ("spec.managedBy", "may not be more than 63")),
     "init": ("spec.template.spec.initContainers", [{"name": "lanefeed-sidecar"}], ("initContainers", "rename them")),
 }
@@ -134,6 +155,15 @@ CHANGES: dict[str, tuple[str, Any, tuple[str, ...]]] = {
     "columns": ("spec.data.columns", ["y", "x"], ("spec.data", "cannot change")),
     "size": ("spec.batching.globalBatchSize", 64, ("spec.batching.globalBatchSize", "cannot change")),
     "add-lanes": ("spec.batching.lanes", 16, ("spec.batching.lanes", "cannot change")),
+    "packed": (
+        "spec",
+        good()["spec"]
+        | {
+            "data": {"uri": "/data"},
+            "batching": {"globalBatchSize": 32, "layout": "Packed", "packed": {"sequenceLength": 8}},
+        },
+        ("spec.batching.packed", "batching.packed cannot change", "start a new job"),
+    ),
     "seed": ("spec.shuffle.seed", 5, ("spec.shuffle", "cannot change")),
     "epochs": ("spec.epochs", 5, ("spec.epochs", "cannot change")),
     "manager": ("spec.managedBy", "kueue.x-k8s.io/multikueue", ("spec.managedBy", "cannot change", "start a new job")),

@@ -95,10 +95,19 @@ def test_a_key_that_is_written_twice() -> None:
     assert "is written twice" in found["spec.replicas"][1]
 
 
+PACKED = "columns: [x]\n  batching:\n    layout: Packed\n    packed: {sequenceLength: 8}"
 RULES = [
     ("replicas: 2", "replicas: 2\n  epochBoundary: Continuous", "spec.maxSteps", "no last epoch"),
     ("globalBatchSize: 32", "globalBatchSize: 33", "spec.batching.globalBatchSize", "set batching.uneven to Allow"),
     ("globalBatchSize: 32", "globalBatchSize: 32\n    lanes: 40", "spec.batching.lanes", "above globalBatchSize 32"),
+    ("globalBatchSize: 32", "globalBatchSize: 32\n    layout: Packed", "spec.batching.packed", "sequenceLength"),
+    ("globalBatchSize: 32", "globalBatchSize: 32\n    packed: {sequenceLength: 8}", "spec.batching.packed", "is Rows"),
+    (
+        "uri: data/\n  batching:",
+        f"uri: data/\n    {PACKED}",
+        "spec.data.columns",
+        "x and",
+    ),
     ("replicas: 2", "replicas: 2\n  elastic: {minReplicas: 3}", "spec.replicas", "below elastic.minReplicas 3"),
     ("replicas: 2", "replicas: 2\n  elastic: {maxReplicas: 1}", "spec.replicas", "above elastic.maxReplicas 1"),
     ("name: trainer", "name: train", "spec.template.spec.containers", "needs one container named 'trainer'"),
