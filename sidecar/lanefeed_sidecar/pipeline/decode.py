@@ -224,7 +224,7 @@ class Workers:
         held = piece + self._groups.pages(group) + BUFFER_BYTES * len(self._columns)
         pieces = [window.pieces[group] for window in task.windows]
         for low, high in ranges(pieces, batch, self._flows.room(held)):
-            flow = self._flows.take(group, low, high)
+            flow = self._flows.take(group, low)
             if flow is None:
                 flow = Flow(reader.stream(group.group, batch), held)
                 self._count(task, 0, 0)

@@ -8,7 +8,6 @@ decode threads; a row group is in the hands of one thread at a time (`Store`).
 """
 
 import threading
-from collections import OrderedDict
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
 
@@ -18,7 +17,7 @@ from lanefeed_sidecar.pipeline.pieces import Piece, RowGroupKey
 __all__ = ["Flow", "Flows", "ranges"]
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Flow:
     """A reading of a row group that stands before row `at`, the first of `chunk` if there is one."""
 
@@ -59,36 +58,36 @@ class Flows:
         """`held`: told how many bytes they hold, whenever that changes."""
         self._budget, self._held = budget, held
         self._lock = threading.Lock()
-        #: (row group, row): the one that was left last comes last.
-        self._waiting: OrderedDict[tuple[RowGroupKey, int], Flow] = OrderedDict()
+        #: The one that was left last comes last; several may stand at one place, for as many readers.
+        self._waiting: list[tuple[RowGroupKey, Flow]] = []
         self._bytes = 0
 
     def room(self, nbytes: int) -> int:
         """How many readings that hold `nbytes` may wait; one always may."""
         return max(1, self._budget // max(1, nbytes))
 
-    def take(self, group: RowGroupKey, low: int, high: int) -> Flow | None:
-        """A reading to get rows [low, high) from: at `low`, or before it by no more than there are rows to read."""
+    def take(self, group: RowGroupKey, low: int) -> Flow | None:
+        """The reading to get rows from `low` on from: the nearest that stands at it or before it.
+
+        It may be another reader's, who then begins anew: that costs no more than beginning anew here. Ranks whose
+        distance changes leave readings behind, and a limit on the gap made each such change a pass from the start.
+        """
         with self._lock:
-            places = [
-                at
-                for (of, at), flow in self._waiting.items()
-                if of == group and at <= low <= at + max(high - low, flow.chunk.rows if flow.chunk else 0)
-            ]
+            places = [(flow.at, n) for n, (of, flow) in enumerate(self._waiting) if of == group and flow.at <= low]
             if not places:
                 return None
-            flow = self._waiting.pop((group, max(places)))
+            _, flow = self._waiting.pop(max(places)[1])
             self._count(-flow.nbytes)
             return flow
 
     def leave(self, group: RowGroupKey, flow: Flow) -> None:
         """Keep it for the next window; those that were left longest ago make room."""
+        gone = []
         with self._lock:
-            gone = [self._waiting.pop((group, flow.at))] if (group, flow.at) in self._waiting else []
-            self._waiting[group, flow.at] = flow
-            self._count(flow.nbytes - sum(one.nbytes for one in gone))
+            self._waiting.append((group, flow))
+            self._count(flow.nbytes)
             while self._bytes > self._budget and len(self._waiting) > 1:
-                gone.append(self._waiting.popitem(last=False)[1])
+                gone.append(self._waiting.pop(0)[1])
                 self._count(-gone[-1].nbytes)
         for one in gone:
             one.close()
@@ -100,11 +99,11 @@ class Flows:
     def keep(self, wanted: Callable[[RowGroupKey], bool]) -> None:
         """Close readings of row groups that nobody wants any more."""
         with self._lock:
-            gone = [(key, flow) for key, flow in self._waiting.items() if not wanted(key[0])]
-            for key, flow in gone:
-                del self._waiting[key]
-                self._count(-flow.nbytes)
-        for _, flow in gone:
+            gone = [flow for group, flow in self._waiting if not wanted(group)]
+            if gone:
+                self._waiting = [(group, flow) for group, flow in self._waiting if flow not in gone]
+                self._count(-sum(flow.nbytes for flow in gone))
+        for flow in gone:
             flow.close()
 
     def close(self) -> None:
