@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from bench import limits, workloads
+from bench import decoded, limits, workloads
 from bench import measure as m
 from bench.one import Request
 from bench.pods import pod, usual_spec
@@ -31,7 +31,7 @@ def _config(manifest: Any, rows: int, args: argparse.Namespace) -> Any:
         read_ahead_bytes=budget,
         decode_threads=args.threads,
         cache_dir=args.cache,
-        cache_bytes=(8 << 30) if args.cache else 0,
+        cache_bytes=decoded.BYTES if args.cache else 0,
     )
 
 
@@ -72,7 +72,8 @@ def measure_engine(workload: workloads.Workload, args: argparse.Namespace) -> No
     from lanefeed_sidecar.index import build_manifest
     from lanefeed_sidecar.pipeline import Engine, Stats
 
-    manifest = build_manifest(workloads.files(workload.name), digest="Never").manifest
+    # Entries of a cache are named by the files' digests.
+    manifest = build_manifest(workloads.files(workload.name), **({} if args.cache else {"digest": "Never"})).manifest
     config = _config(manifest, workload.batch, args)
     stats = Stats()
     engine = Engine(config, manifest, stats=stats)
@@ -102,13 +103,15 @@ def main() -> None:
     parser.add_argument("--warm-up", type=float, default=0.8, help="GB before the window")
     parser.add_argument("--gigabytes", type=float, default=2.0, help="GB in the window")
     parser.add_argument("--budget", type=int, default=512, help="read-ahead budget, MiB")
-    parser.add_argument("--cache", default="", help="folder of a decoded cache; its first run fills it")
+    parser.add_argument("--cache", default="", help="folder of a decoded cache, or FILLED: one that holds all")
     parser.add_argument("--no-decode", action="store_true", help="the engine only, for a profiler")
     args = parser.parse_args()
     # As the sidecar sets it before Arrow is imported: without it a fifth of the CPU is fresh pages.
     os.environ.setdefault("MIMALLOC_PURGE_DELAY", "-1")
     workloads.ensure(args.workload)
     workloads.warm(args.workload)
+    if args.cache == "FILLED":
+        args.cache = str(decoded.filled(args.workload))
     if not args.no_decode:
         request = Request(loader="decode", workload=args.workload, options={"threads": args.threads})
         print("decode alone:", {k: round(v, 3) for k, v in limits.decode(request).items()})

@@ -12,7 +12,7 @@ wrong. Read, not mapped: a file that another process cuts short must not be a SI
 
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -29,6 +29,8 @@ MAGIC = b"LFCACHE1"
 HEAD = 64
 ALIGN = 64
 _PAD = bytes(ALIGN)
+#: Read and digested at a time: half of what a core's own cache holds, usually.
+_PIECE = 512 << 10
 #: What one writev takes on Linux.
 _IOV_MAX = 1024
 
@@ -89,40 +91,84 @@ def _describe(column: ChunkColumn) -> list[Any]:
     return [column.values.dtype.str, shape, int(column.values.size), column.validity is not None]
 
 
-def read_entry(fd: int, columns: Sequence[Column], rows: int, limit: int) -> Chunk:
-    """The chunk of an open file of at most `limit` bytes. Raises EntryError, OSError."""
+def read_entry(
+    fd: int, columns: Sequence[Column], rows: int, limit: int, into: Mapping[int, NDArray[Any]] | None = None
+) -> Chunk:
+    """The chunk of an open file of at most `limit` bytes. Raises EntryError, OSError.
+
+    `into`: memory for the values of columns of fixed shape, [rows, *shape]; they are read to there, also what turns out
+    to be damaged.
+    """
     size = os.fstat(fd).st_size
     if not HEAD + 8 <= size <= limit:
         raise EntryError(f"it has {size} bytes")
-    # Arrow's allocator keeps its pages: touching fresh memory would cost more than reading.
-    buffer = pa.allocate_buffer(size)
-    raw = np.frombuffer(buffer, np.uint8)
-    view, at = memoryview(buffer).cast("B"), 0
-    while at < size:
-        got = os.readv(fd, [view[at:]])
-        if not got:
-            raise EntryError(f"it ends after {at} of {size} bytes")
-        at += got
-    head = bytes(view[:24])
+    head = os.read(fd, HEAD)
     body = int.from_bytes(head[8:16], "little")
     if head[:8] != MAGIC or body != size - HEAD:
         raise EntryError("its header is not that of an entry of this version")
-    if xxhash.xxh3_64_intdigest(view[HEAD:]) != int.from_bytes(head[16:24], "little"):
+    # Arrow's allocator keeps its pages: touching fresh memory would cost more than reading.
+    buffer = pa.allocate_buffer(body)
+    raw, file = np.frombuffer(buffer, np.uint8), _File(fd)
+    view = memoryview(buffer).cast("B")
+    file.read(view[:8])
+    described = 8 + int.from_bytes(view[:8], "little")
+    if described > body:
+        raise EntryError("its description is longer than the file")
+    file.read(view[8:described])
+    made = _columns(raw, described, columns, rows)
+    at = described
+    for index in sorted(into or ()):
+        values = made[index].values
+        # What holds nothing has no address.
+        begin = _address(values) - _address(raw) if values.nbytes else at
+        file.read(view[at:begin])
+        file.read(_bytes((into or {})[index]))
+        at = begin + values.nbytes
+    file.read(view[at:])
+    if file.digest.intdigest() != int.from_bytes(head[16:24], "little"):
         raise EntryError("its digest is wrong")
-    return _chunk(raw[HEAD:], columns, rows)
+    for index, column in enumerate(made):
+        _check_offsets(columns[index], column)
+    chunk = Chunk(rows, made, _blocks(raw, columns, made, rows))
+    for index, values in (into or {}).items():
+        made[index].values = values
+    return chunk
 
 
-def _chunk(body: NDArray[np.uint8], columns: Sequence[Column], rows: int) -> Chunk:
-    length = int(body[:8].view("<u8")[0])
+class _File:
+    """Reads an entry from front to back and digests it piece by piece, while the piece is in the CPU's cache."""
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+        self.digest = xxhash.xxh3_64()
+
+    def read(self, target: memoryview) -> None:
+        """Fill `target` with what comes next."""
+        for at in range(0, len(target), _PIECE):
+            piece = target[at : at + _PIECE]
+            left = piece
+            while left:
+                got = os.readv(self._fd, [left])
+                if not got:
+                    raise EntryError("it ends too early")
+                left = left[got:]
+            self.digest.update(piece)
+
+
+def _bytes(array: NDArray[Any]) -> memoryview:
+    return array.reshape(-1).view(np.uint8).data if array.nbytes else memoryview(b"")
+
+
+def _columns(body: NDArray[np.uint8], at: int, columns: Sequence[Column], rows: int) -> list[ChunkColumn]:
+    """Views of the body by the description that ends at `at`; of their bytes nothing has been read yet."""
     try:
-        about = json.loads(bytes(body[8 : 8 + length]))
+        about = json.loads(bytes(body[8:at]))
         if about["rows"] != rows or len(about["columns"]) != len(columns):
             raise EntryError(f"it holds {about['rows']} rows of {len(about['columns'])} columns")
-        taken = _Taker(body, 8 + length)
-        made = [_column(taken, column, rows, *entry) for column, entry in zip(columns, about["columns"], strict=True)]
-    except (ValueError, TypeError, KeyError) as error:
+        taken = _Taker(body, at)
+        return [_column(taken, column, rows, *entry) for column, entry in zip(columns, about["columns"], strict=True)]
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise EntryError(f"its description cannot be used: {error!r}") from None
-    return Chunk(rows, made, _blocks(body, columns, made, rows))
 
 
 def _blocks(
@@ -165,7 +211,7 @@ def _column(
 ) -> ChunkColumn:
     kind = np.dtype(column.dtype)
     if (
-        np.dtype(dtype) != kind
+        dtype != kind.str
         or (shape is None) != column.ragged
         or (shape is not None and tuple(shape) != column.shape)
     ):
@@ -177,6 +223,12 @@ def _column(
         return FixedChunk(values, taken.take(np.dtype(np.uint8), rows) if valid else None)
     values = taken.take(kind, count)
     offsets = taken.take(np.dtype(np.int64), rows + 1)
-    if offsets[0] != 0 or offsets[-1] != count or (np.diff(offsets) < 0).any():
-        raise EntryError(f"the offsets of column {column.name} do not fit its values")
     return RaggedChunk(values, offsets, taken.take(np.dtype(np.uint8), rows) if valid else None)
+
+
+def _check_offsets(column: Column, made: ChunkColumn) -> None:
+    if not isinstance(made, RaggedChunk):
+        return
+    offsets = made.offsets
+    if offsets[0] != 0 or offsets[-1] != len(made.values) or (np.diff(offsets) < 0).any():
+        raise EntryError(f"the offsets of column {column.name} do not fit its values")

@@ -12,7 +12,7 @@ import random
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 
 from lanefeed_core.lanes import Lanes
 from lanefeed_core.layout import Column
@@ -187,11 +187,14 @@ class Workers:
             return None, False
         if self._cache is not None and not self._store.streams(task.group):
             began = time.perf_counter()
-            kept = self._cache.get(task.group, _keys(task))
+            # For one window alone it is read to its place; nothing is left then that could be kept.
+            alone = task.windows[0] if len(task.windows) == 1 else None
+            into = alone.into(task.group, self._groups.rows(task.group)) if alone is not None else {}
+            kept = self._cache.get(task.group, _keys(task), into)
             if kept is not None:
                 self._stats.spend(cache_read=time.perf_counter() - began)
-                self._scatter(task, kept, 0)
-                return kept, False
+                self._scatter(task, kept, 0, there=into)
+                return None if into else kept, False
         reader = self._reader(task.group.shard, readers)
         self._weigh(task.group, reader)
         size = self._groups.nbytes(task.group)
@@ -276,11 +279,11 @@ class Workers:
             path = self._manifest.shards[group.shard].path
             raise DataError(f"shard {path}, row group {group.group} holds {rows} rows and the manifest says {wanted}")
 
-    def _scatter(self, task: Task, chunk: Chunk, first_row: int) -> None:
+    def _scatter(self, task: Task, chunk: Chunk, first_row: int, there: Container[int] = ()) -> None:
         began = _clocks()
         first_id = self._lanes.shard_start(task.group.shard) + self._groups.start(task.group)
         for window in task.windows:
-            window.scatter(task.group, chunk, first_row, first_id)
+            window.scatter(task.group, chunk, first_row, first_id, there=there)
         if self._ragged:
             self._store.check(task.group)
         if chunk.lazy:

@@ -1,11 +1,13 @@
 """A window being filled and then read: buffers in stream order, scattered into by decode threads.
 
-Several threads may scatter into one window at a time: their targets are disjoint. Buffers come from a pool, because
-touching fresh memory costs more than the copies (docs/performance.md). No scheduling here.
+Wide columns lie in the order of the line and are gathered when a frame is made, so that their rows are moved once less
+(`slabs`, `gather`). Several threads may scatter into one window at a time: their targets are disjoint. Buffers come
+from a pool (`pool`). No scheduling here.
 """
 
 import math
 import threading
+from collections.abc import Container
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -16,6 +18,8 @@ from lanefeed_sidecar.errors import SidecarError
 from lanefeed_sidecar.formats.chunk import Chunk, FixedChunk, RaggedChunk
 from lanefeed_sidecar.pipeline.needs import PAD_WINDOW, WindowKey
 from lanefeed_sidecar.pipeline.pieces import Piece, RowGroupKey
+from lanefeed_sidecar.pipeline.pool import BufferPool
+from lanefeed_sidecar.pipeline.slabs import Block
 from lanefeed_sidecar.pipeline.stacks import Stack, order_of
 
 __all__ = ["BufferPool", "FixedData", "RaggedData", "Window"]
@@ -25,68 +29,13 @@ Array = NDArray[np.generic]
 #: Rows shorter than this, on average, are gathered by one indexed take; longer ones by a copy each.
 _TAKE_BELOW_BYTES = 256
 
-_HUGE_PAGE = 2 << 20
-
-
-class BufferPool:
-    """Reuses window buffers of the same dtype and row shape; keeps at most `limit_bytes`. Thread-safe."""
-
-    def __init__(self, limit_bytes: int) -> None:
-        """Empty."""
-        self._lock = threading.Lock()
-        self._free: dict[tuple[str, tuple[int, ...]], list[Array]] = {}
-        self._bytes = 0
-        self._limit = limit_bytes
-
-    def take(self, dtype: str, shape: tuple[int, ...]) -> Array:
-        """An array of the shape, contents undefined."""
-        with self._lock:
-            free = self._free.get((dtype, shape))
-            if free:
-                # The one given back last: its pages and cache lines are the warmest.
-                buffer = free.pop()
-                self._bytes -= buffer.nbytes
-                return buffer
-        return _fresh(dtype, shape)
-
-    def give(self, buffer: Array) -> None:
-        """Take a buffer back that nobody reads any more."""
-        with self._lock:
-            if self._bytes + buffer.nbytes <= self._limit:
-                self._free.setdefault((buffer.dtype.name, buffer.shape), []).append(buffer)
-                self._bytes += buffer.nbytes
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes that wait for reuse."""
-        with self._lock:
-            return self._bytes
-
-    def trim(self, nbytes: int) -> None:
-        """Free buffers until at most `nbytes` wait."""
-        with self._lock:
-            while self._bytes > max(0, nbytes):
-                key = next(key for key, free in self._free.items() if free)
-                self._bytes -= self._free[key].pop(0).nbytes
-
-
-def _fresh(dtype: str, shape: tuple[int, ...]) -> Array:
-    """An uninitialised array that begins at a huge page's edge where it is large.
-
-    NumPy asks for huge pages for large arrays; without the alignment the ends of each are small pages, which cost as
-    much time as the rest together.
-    """
-    nbytes = math.prod(shape) * np.dtype(dtype).itemsize
-    if nbytes < _HUGE_PAGE:
-        return np.empty(shape, dtype=dtype)
-    raw = np.empty(nbytes + _HUGE_PAGE, dtype=np.uint8)
-    skip = -raw.ctypes.data % _HUGE_PAGE
-    return raw[skip : skip + nbytes].view(dtype).reshape(shape)
-
 
 @dataclass(slots=True)
 class FixedData:
-    """A fixed column of a window: values [rows, *shape]; validity [rows] or None while no null was seen."""
+    """A fixed column of a window: values [rows, *shape]; validity [rows] or None while no null was seen.
+
+    Values of a column that is part of the window's block are in the order of the line, all else in stream order.
+    """
 
     values: Array
     validity: NDArray[np.uint8] | None = None
@@ -122,10 +71,15 @@ class Window:
     #: Buffers of runs of several columns, by the first column's index: [columns, at least rows, *shape].
     stacks: dict[int, Array] = field(default_factory=dict)
     lock: threading.Lock = field(default_factory=threading.Lock)
+    #: Memory of wide columns; None: they have buffers like others (padding).
+    block: Block | None = None
+    #: Once whole, with a block: row of the slabs of each row of the stream.
+    places: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
     _buffers: list[Array] = field(default_factory=list)
     #: Runs of several scalar columns, which come in the order of the line; columns of none, for the rest.
     _lined: list[Stack] = field(default_factory=list)
     _single: list[int] = field(default_factory=list)
+    _wide: list[int] = field(default_factory=list)
     #: Where each row group's rows begin in the window's part of the line.
     _line: dict[RowGroupKey, int] = field(default_factory=dict)
     _pool: BufferPool | None = None
@@ -145,8 +99,13 @@ class Window:
         self.allocated = True
         self._pool = pool
         size = max(capacity, self.rows)
+        self.block = pool.block(columns, size) if self.key.window != PAD_WINDOW else None
         for run in column_runs(columns):
             column = columns[run.start]
+            if self.block is not None and run.start in self.block.slabs.arrays:
+                self.columns += [FixedData(self.block.rows(index, self.rows)) for index in run]
+                self._wide += run
+                continue
             lined = len(run) > 1 and not column.shape and self.key.window != PAD_WINDOW
             self._single += () if lined else run
             if column.ragged:
@@ -160,7 +119,7 @@ class Window:
             if lined:
                 self._lined.append(Stack(run, buffer, self.rows))
         at = 0
-        for group, piece in self.pieces.items() if self._lined else ():
+        for group, piece in self.pieces.items() if self._lined or self._wide else ():
             self._line[group] = at
             at += len(piece.target)
         ids = pool.take("int64", (size,))
@@ -173,12 +132,24 @@ class Window:
         self.nbytes = sum(b.nbytes for b in self._buffers) + sum(
             d.values.nbytes + d.offsets.nbytes + d.lengths.nbytes for d in ragged
         )
+        self.nbytes += self.block.slabs.block_bytes if self.block is not None else 0
 
-    def scatter(self, group: RowGroupKey, chunk: Chunk, first_row: int, first_id: int) -> None:
+    def into(self, group: RowGroupKey, rows: int) -> dict[int, Array]:
+        """Where the wide columns' values of a row group belong that lies whole in the window; else empty."""
+        source = self.pieces[group].source
+        if self.block is None or not isinstance(source, slice) or (source.start, source.stop) != (0, rows):
+            return {}
+        at = self._line[group]
+        return {index: self.block.rows(index, at + rows)[at:] for index in self._wide}
+
+    def scatter(
+        self, group: RowGroupKey, chunk: Chunk, first_row: int, first_id: int, *, there: Container[int] = ()
+    ) -> None:
         """Put the rows of `chunk` that belong here at their places.
 
         chunk holds rows [first_row, first_row + chunk.rows) of the row group; `first_id` is the sample id of the row
-        group's first row. Ids are written from what was decoded, not from the plan.
+        group's first row. Ids are written from what was decoded, not from the plan. `there`: columns whose values
+        were read to their places (`into`).
         """
         piece = _within(self.pieces[group], first_row, chunk.rows)
         if piece is None:
@@ -186,8 +157,8 @@ class Window:
         source, target = piece
         rows = np.arange(first_row, first_row + chunk.rows, dtype=np.int64)[source]
         self.ids[target] = rows + first_id
-        for stack in self._lined:
-            self._put(stack, group, chunk, first_row, source, target)
+        if self._lined or self._wide:
+            self._put(group, chunk, first_row, source, target, there)
         for index in self._single:
             data, column, lazy = self.columns[index], chunk.columns[index], chunk.lazy.get(index)
             if lazy is not None:
@@ -205,20 +176,30 @@ class Window:
 
     def _put(
         self,
-        stack: Stack,
         group: RowGroupKey,
         chunk: Chunk,
         first_row: int,
         source: slice | NDArray[np.int64],
         target: NDArray[np.int64],
+        there: Container[int],
     ) -> None:
+        """Columns that come in the order of the line."""
         first = self.pieces[group].source
         if not (isinstance(source, slice) and isinstance(first, slice)):
             raise TypeError(f"window {self.key}: only padding picks single rows")
-        stack.put(chunk, source, self._line[group] + first_row + source.start - first.start, target)
-        if stack.run.start not in chunk.blocks:
-            for index in stack.run:
-                self._scatter_validity(self.columns[index], chunk.columns[index].validity, source, target)
+        at = self._line[group] + first_row + source.start - first.start
+        for stack in self._lined:
+            stack.put(chunk, source, at, target)
+            if stack.run.start not in chunk.blocks:
+                for index in stack.run:
+                    self._scatter_validity(self.columns[index], chunk.columns[index].validity, source, target)
+        for index in self._wide:
+            column, lazy = chunk.columns[index], chunk.lazy.get(index)
+            if lazy is not None:
+                lazy.put(column, self.columns[index].values, np.arange(at, at + source.stop - source.start), source)
+            elif index not in there:
+                self.columns[index].values[at : at + source.stop - source.start] = column.values[source]
+            self._scatter_validity(self.columns[index], column.validity, source, target)
 
     def _scatter_validity(
         self,
@@ -236,16 +217,24 @@ class Window:
 
     def finish(self) -> None:
         """Put what came in the order of the line into stream order; called once, by the thread of the last piece."""
-        self._shuffle([stack for stack in self._lined if not stack.shuffled])
+        order = self._order()
+        self._shuffle([stack for stack in self._lined if not stack.shuffled], order)
+        if self.block is not None:
+            self.places = order + self.block.first
         for data in self.columns:
             if isinstance(data, RaggedData):
                 _finish_ragged(data, self.rows)
         self._measure()
 
-    def _shuffle(self, stacks: list[Stack]) -> None:
+    def _order(self) -> NDArray[np.int64]:
+        """Row of the line for each row of the stream; empty where nothing lies in the order of the line."""
+        if self.block is None and all(stack.shuffled for stack in self._lined):
+            return np.zeros(0, np.int64)
+        return order_of([(self._line[group], piece.target) for group, piece in self.pieces.items()], self.rows)
+
+    def _shuffle(self, stacks: list[Stack], order: NDArray[np.int64]) -> None:
         if not stacks or self._pool is None:
             return
-        order = order_of([(self._line[group], piece.target) for group, piece in self.pieces.items()], self.rows)
         for stack in stacks:
             buffer = self._pool.take(stack.buffer.dtype.name, stack.buffer.shape)
             before = stack.shuffle(order, buffer)
@@ -262,6 +251,9 @@ class Window:
         for buffer in self._buffers:
             pool.give(buffer)
         self._buffers.clear()
+        if self.block is not None:
+            pool.give_block(self.block)
+            self.block = None
 
 
 def _within(piece: Piece, first: int, rows: int) -> tuple[slice | NDArray[np.int64], NDArray[np.int64]] | None:

@@ -12,13 +12,19 @@ from lanefeed_core.stream import StreamSpec
 from lanefeed_sidecar import formats
 from lanefeed_sidecar.cache import Allowance, decoded
 from lanefeed_sidecar.formats import Chunk, FixedChunk
-from lanefeed_sidecar.pipeline import Engine, Stats
+from lanefeed_sidecar.pipeline import Engine, Stats, slabs
 from support.frames_oracle import Reader, Slot, config, drain, write_shards
 
 SPEC = StreamSpec(seed=5, global_batch_size=8, lanes=3, window=16)
 SHARDS = [(90, 10), (50, 25), (7, 7), (64, 16)]
 #: Small, so that hardly anything is kept in memory and the disk is asked.
 BUDGET = 1 << 20
+
+
+@pytest.fixture(autouse=True, params=[slabs.WIDE_BYTES, 24, 1])
+def _wide(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which fixed columns are read straight to where they are gathered from: none, the vectors, all."""
+    monkeypatch.setattr(slabs, "WIDE_BYTES", request.param)
 
 
 @pytest.fixture(autouse=True)

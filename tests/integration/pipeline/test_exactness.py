@@ -7,16 +7,20 @@ import numpy as np
 import pytest
 
 from lanefeed_core.stream import StreamSpec
-from lanefeed_sidecar.pipeline import Engine, Stats, store
+from lanefeed_sidecar.pipeline import Engine, Stats, slabs, store
 from lanefeed_sidecar.pipeline.pieces import Piece
 from lanefeed_sidecar.pipeline.window import Window
 from support.frames_oracle import Case, Reader, Slot, config, drain, until, write_shards
 
 
 @pytest.mark.parametrize("seed", range(60))
-def test_all_ranks_together_get_the_reference_order(seed: int, tmp_path: Path) -> None:
-    """Random datasets and worlds; ranks at speeds of their own that seek back and forth while others go on."""
+def test_all_ranks_together_get_the_reference_order(seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Random datasets and worlds; ranks at speeds of their own that seek back and forth while others go on.
+
+    With every other seed all fixed columns, or those of 24 bytes, are gathered as wide ones are.
+    """
     rng = random.Random(seed)
+    monkeypatch.setattr(slabs, "WIDE_BYTES", (slabs.WIDE_BYTES, 1, slabs.WIDE_BYTES, 24)[seed % 4])
     case = Case.draw(rng)
     manifest = write_shards(tmp_path / "data", case.shards, rng.choice(["parquet", "arrow"]))
     for pod in range(case.replicas):
@@ -162,8 +166,27 @@ def test_two_swapped_rows_of_one_column_are_caught(tmp_path: Path, monkeypatch: 
         _one_epoch(tmp_path)
 
 
-def test_a_released_window_that_is_reused_too_early_is_caught(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_swapped_rows_of_a_gather_are_caught(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wide columns: ids and sums stay right, and the rows that are gathered are others."""
+    real = Window.finish
+
+    def swapped(self: Window) -> None:
+        real(self)
+        self.places[[0, 1]] = self.places[[1, 0]]
+
+    monkeypatch.setattr(slabs, "WIDE_BYTES", 24)
+    _one_epoch(tmp_path / "right")
+    monkeypatch.setattr(Window, "finish", swapped)
+    with pytest.raises(AssertionError, match="column vector"):
+        _one_epoch(tmp_path / "wrong")
+
+
+@pytest.mark.parametrize("wide", [slabs.WIDE_BYTES, 24])
+def test_a_released_window_that_is_reused_too_early_is_caught(
+    wide: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A window given back to the pool while it is still to be read: its next owner overwrites it."""
+    monkeypatch.setattr(slabs, "WIDE_BYTES", wide)
     real = store.Store.done
 
     def early(self, task, chunk):  # type: ignore[no-untyped-def]

@@ -12,7 +12,7 @@ from lanefeed_core.manifest import Manifest
 from lanefeed_core.stream import StreamSpec
 from lanefeed_sidecar.formats import Chunk
 from lanefeed_sidecar.formats.blocks import Blocks
-from lanefeed_sidecar.pipeline import Engine, Stats, stacks
+from lanefeed_sidecar.pipeline import Engine, Stats, slabs, stacks
 from support.frames_oracle import Slot, config, until, view
 from support.shards import index, write
 
@@ -67,7 +67,12 @@ def read_epoch(manifest: Manifest, window: int, budget: int = 1 << 22) -> None:
 
 @pytest.mark.parametrize("kind", ["parquet", "arrow"])
 @pytest.mark.parametrize("window", [1, 16, 33, 50, 64, 1024])
-def test_every_column_is_that_of_its_row(kind: str, window: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize("wide", [slabs.WIDE_BYTES, 8, 1])
+def test_every_column_is_that_of_its_row(
+    kind: str, window: int, wide: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`wide`: which columns are gathered by whole rows: none, the int64, all."""
+    monkeypatch.setattr(slabs, "WIDE_BYTES", wide)
     read_epoch(shards(tmp_path / "d", kind), window)
 
 

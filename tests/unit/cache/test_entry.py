@@ -43,17 +43,38 @@ def put(path: Path, data: Chunk) -> int:
         os.close(fd)
 
 
-def get(path: Path, columns: tuple[Column, ...] = COLUMNS, rows: int = ROWS, limit: int = 1 << 20) -> Chunk:
+def get(
+    path: Path,
+    columns: tuple[Column, ...] = COLUMNS,
+    rows: int = ROWS,
+    limit: int = 1 << 20,
+    into: dict[int, np.ndarray] | None = None,
+) -> Chunk:
     fd = os.open(path, os.O_RDONLY)
     try:
-        return read_entry(fd, columns, rows, limit)
+        return read_entry(fd, columns, rows, limit, into)
     finally:
         os.close(fd)
 
 
-def test_every_bit_comes_back(tmp_path: Path) -> None:
+def places(*indices: int) -> dict[int, np.ndarray]:
+    """Memory for columns, as rows 2..6 of something larger."""
+    return {i: np.full((9, *COLUMNS[i].shape), 77, COLUMNS[i].dtype)[2:7] for i in indices}
+
+
+INTO = [(), (0,), (1,), (3, 1), (0, 1, 3)]
+
+
+@pytest.mark.parametrize("into", INTO)
+def test_every_bit_comes_back(into: tuple[int, ...], tmp_path: Path) -> None:
     assert put(tmp_path / "e", chunk()) == (tmp_path / "e").stat().st_size <= chunk_bytes(chunk())
-    for wanted, found in zip(chunk().columns, get(tmp_path / "e").columns, strict=True):
+    given = places(*into)
+    got = get(tmp_path / "e", into=given)
+    for index, values in given.items():
+        assert got.columns[index].values is values
+        assert values.base is not None
+        assert (values.base[[0, 1, 7, 8]] == 77).all(), "only its own rows are written"
+    for wanted, found in zip(chunk().columns, got.columns, strict=True):
         assert type(found) is type(wanted)
         assert found.values.tobytes() == wanted.values.tobytes()
         assert (found.values.dtype, found.values.shape) == (wanted.values.dtype, wanted.values.shape)
@@ -64,7 +85,8 @@ def test_every_bit_comes_back(tmp_path: Path) -> None:
             assert found.validity.tolist() == [1, 0, 1, 1, 1]
 
 
-def test_tooth_one_flipped_bit_anywhere_is_seen(tmp_path: Path) -> None:
+@pytest.mark.parametrize("into", [(), (1,)])
+def test_tooth_one_flipped_bit_anywhere_is_seen(into: tuple[int, ...], tmp_path: Path) -> None:
     put(tmp_path / "e", chunk())
     data = (tmp_path / "e").read_bytes()
     for at in range(len(data)):
@@ -72,16 +94,17 @@ def test_tooth_one_flipped_bit_anywhere_is_seen(tmp_path: Path) -> None:
             continue  # the header's padding says nothing
         (tmp_path / "e").write_bytes(data[:at] + bytes([data[at] ^ 0x10]) + data[at + 1 :])
         with pytest.raises(EntryError):
-            get(tmp_path / "e")
+            get(tmp_path / "e", into=places(*into))
 
 
-def test_a_file_cut_at_any_byte_is_seen(tmp_path: Path) -> None:
+@pytest.mark.parametrize("into", [(), (1,)])
+def test_a_file_cut_at_any_byte_is_seen(into: tuple[int, ...], tmp_path: Path) -> None:
     put(tmp_path / "e", chunk())
     data = (tmp_path / "e").read_bytes()
     for size in range(len(data)):
         (tmp_path / "e").write_bytes(data[:size])
         with pytest.raises(EntryError):
-            get(tmp_path / "e")
+            get(tmp_path / "e", into=places(*into))
 
 
 @pytest.mark.parametrize(
