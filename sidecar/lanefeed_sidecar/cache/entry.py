@@ -210,11 +210,7 @@ def _column(
     taken: _Taker, column: Column, rows: int, dtype: str, shape: list[int] | None, count: int, valid: bool
 ) -> ChunkColumn:
     kind = np.dtype(column.dtype)
-    if (
-        dtype != kind.str
-        or (shape is None) != column.ragged
-        or (shape is not None and tuple(shape) != column.shape)
-    ):
+    if dtype != kind.str or (shape is None) != column.ragged or (shape is not None and tuple(shape) != column.shape):
         raise EntryError(f"column {column.name} is {dtype} {shape}")
     if shape is not None:
         if count * kind.itemsize != rows * column.row_bytes:
