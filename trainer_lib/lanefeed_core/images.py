@@ -4,13 +4,24 @@ Part of the pod's configuration; the operator checks and passes it on, `lanefeed
 it (`lanefeed_sidecar.formats.images`). Sizes only: no pixel is touched here.
 """
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from lanefeed_core.errors import CoreError
 
-__all__ = ["LAYOUTS", "MAX_SIDE", "MODES", "RESIZES", "ImageColumn", "ImageError", "image_bytes", "image_columns"]
+__all__ = [
+    "LAYOUTS",
+    "MAX_SIDE",
+    "MODES",
+    "RESIZES",
+    "ImageColumn",
+    "ImageError",
+    "image_bytes",
+    "image_columns",
+    "image_options",
+]
 
 #: Channels of each mode.
 MODES = {"RGB": 3, "L": 1}
@@ -98,3 +109,8 @@ def image_columns(given: Sequence[ImageColumn | Mapping[str, Any]]) -> tuple[Ima
 def image_bytes(images: Sequence[ImageColumn]) -> int:
     """Bytes that the images of a row add to what its shards' metadata say, which is their size when encoded."""
     return sum(image.nbytes for image in images)
+
+
+def image_options(images: Sequence[ImageColumn]) -> list[str]:
+    """What the indexer is told of them, so that it refuses at once what a sidecar would."""
+    return ["--images", json.dumps([image.to_dict() for image in images])] if images else []

@@ -35,6 +35,7 @@ DOCS = {
     "the trainer container, on volumes that it mounts, or a URI of a store, such as s3://bucket/train "
     "(docs/remote-data.md).",
     "Data.columns": "Columns to deliver, in this order. Left out: all.",
+    "Data.images": "Columns of JPEG, PNG or WebP files to deliver as uint8 pixels (docs/images.md).",
     "Batching.global_batch_size": "Samples of one optimizer step, over all ranks. A multiple of the ranks, unless "
     "`uneven` is Allow.",
     "Batching.lanes": "Streams that the dataset is cut into, fixed for the job's life. More lanes: finer resizing, "
@@ -53,7 +54,8 @@ DOCS = {
     "within a document.",
     "Shuffle.enabled": "False: shards and rows in the order of the manifest.",
     "Shuffle.seed": "Seed of every permutation: the same seed gives the same order.",
-    "Shuffle.window": "Rows that are shuffled together. Left out: what fits the memory, from 256 to 8192.",
+    "Shuffle.window": "Rows that are shuffled together. Left out: what fits the memory, from 256 to 8192 (of large "
+    "rows from 16).",
     "Sidecar.read_ahead_bytes": "Memory for data read ahead and open windows. Counts into the sidecar's memory limit.",
     "Sidecar.decode_threads": "Threads that decode; 0: as many as there are CPUs, at most 4.",
     "Sidecar.slots": "Frames of batches that may wait in shared memory, for each rank.",

@@ -205,7 +205,21 @@ _GANG = [
 RULES: dict[str, list[Rule]] = {
     "": _ROOT,
     "spec": _SPEC,
-    "spec.data": [_frozen("data")],
+    "spec.data": [
+        _frozen("data"),
+        _rule(
+            "!has(self.images) || !has(self.columns) || size(self.columns) == 0 || "
+            "self.images.all(i, i.column in self.columns)",
+            "images names a column that columns does not: add it there",
+            field=".images",
+        ),
+    ],
+    "spec.data.images": [
+        _rule(
+            "self.all(x, self.exists_one(y, y.column == x.column))",
+            "images names a column twice: name it once",
+        )
+    ],
     "spec.data.columns": [
         _rule(
             "self.all(x, self.exists_one(y, y == x))", "columns names one of them more than once: name each column once"
@@ -273,6 +287,8 @@ BOUNDS: dict[str, dict[str, Any]] = {
     # Not a set: sets are equal whatever their order, and columns come in this one.
     "spec.data.columns": {"maxItems": 256},
     "spec.data.columns[]": {"minLength": 1, "maxLength": 256},
+    "spec.data.images": {"maxItems": 16},
+    "spec.data.images[].column": {"minLength": 1, "maxLength": 256},
     # World size x ranks stays an int64 in the rules.
     "spec.batching.globalBatchSize": {"maximum": 1 << 30},
     "spec.batching.packed.column": {"maxLength": 256},

@@ -122,6 +122,13 @@ def _data(spec: Spec) -> Iterator[Problem]:
     twice = sorted({name for name in spec.data.columns if spec.data.columns.count(name) > 1})
     if twice:
         yield Problem("spec.data.columns", f"names {', '.join(twice)} more than once: name each column once")
+    images = [image.column for image in spec.data.images]
+    for number, name in enumerate(images):
+        where = f"spec.data.images[{number}].column"
+        if images.index(name) < number:
+            yield Problem(where, f"is {name!r}, which another entry has: name each column once")
+        elif spec.data.columns and name not in spec.data.columns:
+            yield Problem(where, f"is {name!r}, which data.columns does not name: add it there, or take it out here")
 
 
 def _packed(spec: Spec) -> Iterator[Problem]:

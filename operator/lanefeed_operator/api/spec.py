@@ -10,7 +10,10 @@ from typing import Annotated, Any
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer
 from pydantic.alias_generators import to_camel
 
+from lanefeed_core.images import ImageColumn
 from lanefeed_core.packing import MAX_SEQUENCE, PackingRequest
+from lanefeed_operator.api.base import Model
+from lanefeed_operator.api.images import Image
 from lanefeed_operator.api.quantity import format_bytes, parse_bytes
 from lanefeed_operator.api.status import Status
 
@@ -58,12 +61,6 @@ TRAINER = "trainer"
 Bytes = Annotated[int, BeforeValidator(parse_bytes), PlainSerializer(format_bytes, return_type=str)]
 Count = Annotated[int, Field(ge=1)]
 Natural = Annotated[int, Field(ge=0)]
-
-
-class Model(BaseModel):
-    """Base: camel case outside, unknown fields refused, values frozen."""
-
-    model_config = ConfigDict(extra="forbid", alias_generator=to_camel, populate_by_name=True, frozen=True)
 
 
 class Preserving(BaseModel):
@@ -190,6 +187,7 @@ class Data(Model):
     uri: str | list[str]
     format: Format = Format.AUTO
     columns: list[str] = Field(default_factory=list)
+    images: list[Image] = Field(default_factory=list)
     on_corrupt: Corrupt = Corrupt.FAIL
     digest: Digest = Digest.AUTO
 
@@ -197,6 +195,11 @@ class Data(Model):
     def uris(self) -> tuple[str, ...]:
         """`uri` as a tuple."""
         return (self.uri,) if isinstance(self.uri, str) else tuple(self.uri)
+
+    @property
+    def image_columns(self) -> tuple[ImageColumn, ...]:
+        """`images` as the core has them."""
+        return tuple(image.core for image in self.images)
 
 
 class Packed(Model):

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
+from lanefeed_core.images import image_bytes
 from lanefeed_core.manifest import Manifest
 from lanefeed_core.plan import Plan, PodReads, pod_reads
 from lanefeed_operator.api.quantity import format_bytes
@@ -117,7 +118,7 @@ def _print(
     table.add_column("rows", justify="right")
     table.add_column("open windows", justify="right")
     table.add_column("reads", overflow="fold")
-    window_bytes = 2 * stream.window * manifest.row_bytes
+    window_bytes = 2 * stream.window * (manifest.row_bytes + image_bytes(job.spec.data.image_columns))
     for pod in reads:
         table.add_row(
             str(pod.pod),

@@ -89,6 +89,7 @@ def _check_frozen(old: Spec, new: Spec, stream: StreamStatus) -> None:
         "data.columns": (old.data.columns, new.data.columns),
         "batching.layout": (old.batching.layout.value, new.batching.layout.value),
         "batching.packed": (_plain(old.batching.packed), _plain(new.batching.packed)),
+        "data.images": (_images(old), _images(new)),
     }
     for field, (before, after) in pairs.items():
         if before != after:
@@ -100,6 +101,10 @@ def _check_frozen(old: Spec, new: Spec, stream: StreamStatus) -> None:
 
 def _plain(packed: Packed | None) -> dict[str, object] | None:
     return packed.model_dump(mode="json", by_alias=True) if packed is not None else None
+
+
+def _images(spec: Spec) -> list[dict[str, object]]:
+    return [image.to_dict() for image in spec.data.image_columns]
 
 
 def _generation(stored: Job | None, spec: Spec) -> int:

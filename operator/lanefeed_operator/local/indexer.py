@@ -12,6 +12,7 @@ from typing import Any
 
 from lanefeed_core import manifest_codec
 from lanefeed_core.errors import ManifestError
+from lanefeed_core.images import image_options
 from lanefeed_core.manifest import Manifest
 from lanefeed_operator.api.spec import Job
 from lanefeed_operator.local import procs
@@ -34,6 +35,7 @@ def arguments(job: Job, out: Path) -> list[str]:
     if data.columns:
         options += ["--columns", ",".join(data.columns)]
     options += job.spec.batching.packing_options
+    options += image_options(data.image_columns)
     folder = job.metadata.annotations.get(FOLDER)
     if folder:
         options += ["--base", folder]

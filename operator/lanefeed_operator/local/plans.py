@@ -102,6 +102,7 @@ def pod_config(
         max_steps=spec.max_steps,
         manifest_path=str(manifest),
         columns=tuple(spec.data.columns),
+        images=spec.data.image_columns,
         run_dir=str(run_dir),
         read_ahead_bytes=sidecar.read_ahead_bytes,
         decode_threads=sidecar.decode_threads,

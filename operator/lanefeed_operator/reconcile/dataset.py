@@ -3,6 +3,7 @@
 import numpy as np
 
 from lanefeed_core.errors import StreamError
+from lanefeed_core.images import image_bytes
 from lanefeed_core.lanes import Lanes
 from lanefeed_core.stream import StreamSpec, default_lanes, default_window
 from lanefeed_operator.api.spec import Boundary, Job
@@ -74,8 +75,9 @@ def freeze(job: Job, manifest: ManifestInfo) -> StreamStatus:
     lanes = spec.batching.lanes or default_lanes(
         global_batch_size=size, ranks=spec.world, row_groups=manifest.row_groups
     )
+    row_bytes = manifest.row_bytes + image_bytes(spec.data.image_columns)
     window = spec.shuffle.window or default_window(
-        lanes=lanes, row_bytes=manifest.row_bytes, budget_bytes=spec.sidecar.read_ahead_bytes
+        lanes=lanes, row_bytes=row_bytes, budget_bytes=spec.sidecar.read_ahead_bytes
     )
     stream = StreamSpec(
         seed=spec.shuffle.seed,

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from lanefeed_core.images import image_options
 from lanefeed_core.wire import ENV_CONTROL_DIR, ENV_COORDINATOR, ENV_JOB_UID
 from lanefeed_operator.api.spec import Job
 from lanefeed_operator.render import constants as c
@@ -103,6 +104,7 @@ def arguments(job: Job, trainer: dict[str, Any]) -> list[str]:
     if data.columns:
         found += ["--columns", ",".join(data.columns)]
     found += job.spec.batching.packing_options
+    found += image_options(data.image_columns)
     if trainer.get("workingDir"):
         found += ["--base", str(trainer["workingDir"])]
     # An argument that begins with a dash is still a URI.

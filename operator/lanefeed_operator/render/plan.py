@@ -53,6 +53,7 @@ def pod_config(
         max_steps=spec.max_steps,
         manifest_path=f"{c.MANIFEST_PATH}/{c.MANIFEST_CHUNK}",
         columns=tuple(spec.data.columns),
+        images=spec.data.image_columns,
         run_dir=c.RUN_PATH,
         read_ahead_bytes=spec.sidecar.read_ahead_bytes,
         decode_threads=spec.sidecar.decode_threads,

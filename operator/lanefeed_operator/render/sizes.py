@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from lanefeed_core.board import board_bytes
+from lanefeed_core.images import ImageColumn
 from lanefeed_core.layout import HEADER_BYTES, Column, fixed_frame_bytes
 from lanefeed_core.manifest import Field, Manifest
 from lanefeed_core.plan import Plan
@@ -71,20 +72,21 @@ def _choose(spec: Spec, plan: Plan, manifest: Manifest) -> int:
     if manifest.packing is not None:
         columns, ragged = list(manifest.packing.columns()), False
     else:
-        columns, ragged = _columns(manifest.fields, spec.data.columns)
+        columns, ragged = _columns(manifest.fields, spec.data.columns, spec.data.image_columns)
     batch = fixed_frame_bytes(columns, rows, 1, mask=True)
     if ragged:
         batch += int(RAGGED_FACTOR * rows * manifest.row_bytes)
     return max(MIN_SLOT_BYTES, batch)
 
 
-def _columns(fields: Iterable[Field], wanted: list[str]) -> tuple[list[Column], bool]:
+def _columns(fields: Iterable[Field], wanted: list[str], images: tuple[ImageColumn, ...]) -> tuple[list[Column], bool]:
     """Columns as wide as those that are delivered, and whether one of them is ragged."""
     found, ragged = [], False
+    pixels = {image.column: image.nbytes for image in images}
     for field in fields:
         if wanted and field.name not in wanted:
             continue
-        bytes_ = width(field.type)
+        bytes_ = pixels.get(field.name) or width(field.type)
         ragged |= bytes_ is None
         if bytes_ is None:
             found.append(Column(field.name, "uint8", (), "ragged", field.nullable))

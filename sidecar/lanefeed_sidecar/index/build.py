@@ -9,11 +9,13 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
+from lanefeed_core.images import ImageColumn
 from lanefeed_core.manifest import Field, Manifest, Shard
 from lanefeed_core.packing import Packing, PackingRequest
 from lanefeed_sidecar.errors import DataError
 from lanefeed_sidecar.formats import delivered_columns
 from lanefeed_sidecar.formats.identity import content_digest
+from lanefeed_sidecar.formats.images import decoder_version
 from lanefeed_sidecar.index.packed import count, settle
 from lanefeed_sidecar.index.scan import BadShard, Scanned, scan
 from lanefeed_sidecar.index.schema import unify
@@ -48,6 +50,7 @@ def build_manifest(
     *,
     base: str | None = None,
     columns: tuple[str, ...] = (),
+    images: tuple[ImageColumn, ...] = (),
     digest: str = "Auto",
     on_corrupt: str = "Fail",
     packing: PackingRequest | None = None,
@@ -63,7 +66,7 @@ def build_manifest(
     stores = Stores()
     try:
         found = list_shards(uris, base=base, stores=stores)
-        return _build(uris, found, stores, columns, digest, on_corrupt, packing, threads, progress)
+        return _build(uris, found, stores, columns, images, digest, on_corrupt, packing, threads, progress)
     finally:
         stores.close()
 
@@ -73,6 +76,7 @@ def _build(
     found: Found,
     stores: Stores,
     columns: tuple[str, ...],
+    images: tuple[ImageColumn, ...],
     digest: str,
     on_corrupt: str,
     request: PackingRequest | None,
@@ -107,7 +111,10 @@ def _build(
         quarantined=tuple((relative(p, found.root), reason) for p, reason in bad),
         packing=packing,
     )
-    delivered_columns(manifest, columns)
+    delivered_columns(manifest, columns, images)
+    if images:
+        # Where the sidecar has none, neither has its indexer: said at once.
+        decoder_version()
     unchecked = sum(s.page_checksums is False for s in good)
     return IndexResult(manifest, found.skipped + tuple(empty), unchecked, tokens)
 

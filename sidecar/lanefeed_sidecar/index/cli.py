@@ -13,6 +13,7 @@ from collections.abc import Sequence
 
 from lanefeed_core import manifest_codec
 from lanefeed_core.errors import StreamError
+from lanefeed_core.images import ImageColumn, ImageError, image_columns
 from lanefeed_core.packing import CONCAT, MODES, PackingRequest
 from lanefeed_sidecar.errors import ConfigError, SidecarError
 from lanefeed_sidecar.index.build import IndexResult, build_manifest
@@ -58,6 +59,7 @@ def _build(args: argparse.Namespace) -> IndexResult:
         args.uri,
         base=args.base,
         columns=tuple(c for c in args.columns.split(",") if c),
+        images=_images(args.images),
         digest=args.digest,
         on_corrupt=args.on_corrupt,
         packing=_packing(args),
@@ -78,6 +80,13 @@ def _packing(args: argparse.Namespace) -> PackingRequest | None:
         )
     except StreamError as error:
         raise ConfigError(str(error)) from None
+
+
+def _images(text: str) -> tuple[ImageColumn, ...]:
+    try:
+        return image_columns(json.loads(text))
+    except (ImageError, ValueError, TypeError) as error:
+        raise ConfigError(f"--images {text}: {error}") from None
 
 
 def _tell(uploader: Uploader, error: SidecarError) -> None:
@@ -107,6 +116,7 @@ def _arguments(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--out", default="", help="file to write the manifest to")
     parser.add_argument("--base", default=None, help="folder that relative URIs start from")
     parser.add_argument("--columns", default="", help="comma-separated columns that will be delivered (all)")
+    parser.add_argument("--images", default="[]", help="JSON list: columns that will be delivered as pixels (none)")
     parser.add_argument("--digest", default="Auto", choices=("Auto", "Always", "Never"))
     parser.add_argument("--on-corrupt", default="Fail", choices=("Fail", "Quarantine"))
     parser.add_argument("--sequence-length", type=int, help="pack documents of tokens into sequences of so many")

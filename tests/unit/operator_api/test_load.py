@@ -58,7 +58,7 @@ def test_a_misspelt_field_is_named_with_its_path_and_the_right_one() -> None:
 
 def test_a_strange_field_lists_those_that_there_are() -> None:
     found = faults(GOOD.replace("    uri: data/", "    uri: data/\n    zzz: 1"))
-    assert "the fields here are columns, digest, format, onCorrupt, uri" in found["spec.data.zzz"][1]
+    assert "the fields here are columns, digest, format, images, onCorrupt, uri" in found["spec.data.zzz"][1]
 
 
 def test_all_errors_come_at_once_rules_too() -> None:
