@@ -1,15 +1,13 @@
 """Fills a slot with a frame: K steps of one rank, copied from windows in whole blocks.
 
 Windows are in stream order already, so that a lane's part of K steps is one block copy per column wherever the steps
-lie in one window. Sums for the ledger are made from the ids in the slot, which travelled with the rows. Called by the
-engine with windows that are whole; no waiting and no scheduling here.
+lie in one window; rows of wide columns are gathered (`gather`). Sums for the ledger are made from the ids in the slot,
+which travelled with the rows. Called by the engine with windows that are whole; no waiting and no scheduling here.
 """
 
 import time
 from bisect import bisect_right
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
-from typing import NamedTuple
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,102 +16,18 @@ from lanefeed_core import ledger
 from lanefeed_core.errors import LayoutError
 from lanefeed_core.lanes import Lanes
 from lanefeed_core.layout import SLOT_HEADER_BYTES, Column, aligned, check_batch_fits, column_runs, fixed_frame_bytes
-from lanefeed_core.slices import LaneSlice
-from lanefeed_core.stream import PAD
 from lanefeed_sidecar.errors import BatchTooLarge
+from lanefeed_sidecar.pipeline.copies import Copy, Shape, copy_rows, frame_copies, frame_keys
 from lanefeed_sidecar.pipeline.frames import Block, EpochSum, FrameMeta
-from lanefeed_sidecar.pipeline.needs import PAD_WINDOW, WindowKey, place
+from lanefeed_sidecar.pipeline.gather import Gather
+from lanefeed_sidecar.pipeline.needs import PAD_WINDOW, WindowKey
+from lanefeed_sidecar.pipeline.slabs import wide
 from lanefeed_sidecar.pipeline.stats import Stats
 from lanefeed_sidecar.pipeline.window import RaggedData, Window
 
 __all__ = ["Copy", "Shape", "assemble", "frame_copies", "frame_keys"]
 
 Slot = NDArray[np.uint8]
-
-
-@dataclass(frozen=True, slots=True)
-class Shape:
-    """Which steps a frame holds: `steps` from (epoch, step), `rows` rank rows each; total step of the first."""
-
-    epoch: int
-    step: int
-    steps: int
-    rows: int
-    total: int
-
-    def cut(self, steps: int) -> "Shape":
-        """The same with fewer steps."""
-        return replace(self, steps=steps)
-
-
-class Copy(NamedTuple):
-    """Window rows to frame rows: steps [step, step + steps), rank rows [at, at + rows).
-
-    Step k of it begins at window row first + k * stride.
-    """
-
-    key: WindowKey
-    first: int
-    stride: int
-    step: int
-    steps: int
-    at: int
-    rows: int
-
-
-def frame_copies(lanes: Lanes, slices: list[LaneSlice], shape: Shape) -> list[Copy]:
-    """The copies that make a frame, each from one window."""
-    copies: list[Copy] = []
-    for part in slices:
-        copies += _lane_copies(lanes, part, shape)
-    return copies
-
-
-def frame_keys(copies: list[Copy]) -> list[WindowKey]:
-    """The windows that the copies read."""
-    return list(dict.fromkeys(copy.key for copy in copies))
-
-
-def _lane_copies(lanes: Lanes, part: LaneSlice, shape: Shape) -> Iterator[Copy]:
-    share = lanes.share(part.lane)
-    if lanes.is_last_short(shape.step):
-        yield from _short_copies(lanes, part, shape)
-        return
-    k, rows = 0, part.stop - part.start
-    while k < shape.steps:
-        at = place(lanes, part.lane, shape.epoch, (shape.step + k) * share)
-        whole = min(at.room // share, shape.steps - k)
-        if whole:
-            yield Copy(at.key, at.row + part.start, share, k, whole, part.at, rows)
-            k += whole
-        else:
-            yield from _row_copies(lanes, part, shape, k, (shape.step + k) * share, part.start, part.stop)
-            k += 1
-
-
-def _row_copies(
-    lanes: Lanes, part: LaneSlice, shape: Shape, k: int, base: int, start: int, stop: int
-) -> Iterator[Copy]:
-    """One step's share rows [start, stop), which lie in several windows."""
-    row = start
-    while row < stop:
-        at = place(lanes, part.lane, shape.epoch, base + row)
-        rows = min(at.room, stop - row)
-        yield Copy(at.key, at.row, 0, k, 1, part.at + row - part.start, rows)
-        row += rows
-
-
-def _short_copies(lanes: Lanes, part: LaneSlice, shape: Shape) -> Iterator[Copy]:
-    """An epoch's last step: what the lane has left, then its padding."""
-    base = lanes.full_steps * lanes.share(part.lane)
-    left = lanes.lane_rows(part.lane) - base
-    real = min(part.stop, left)
-    if part.start < real:
-        yield from _row_copies(lanes, part, shape, 0, base, part.start, real)
-    if lanes.spec.last_batch == PAD and part.stop > left:
-        first = max(part.start, left)
-        key = WindowKey(shape.epoch, part.lane, PAD_WINDOW)
-        yield Copy(key, first - left, 0, 0, 1, part.at + first - part.start, part.stop - first)
 
 
 class _Cursor:
@@ -195,11 +109,15 @@ def _fill(
     ids_offset, raw = cursor.block(8 * steps * rows)
     ids = raw.view(np.int64).reshape(steps, rows)
     for copy in parts:
-        _copy_rows(ids, windows[copy.key].ids, copy)
+        copy_rows(ids, windows[copy.key].ids, copy)
     mask_offset, mask = _mask(shape, parts, cursor)
     blocks: list[Block] = []
+    gathered = wide(columns)
+    gather = Gather(parts, windows, steps, rows) if gathered else None
     for run in column_runs(columns):
-        if len(run) > 1:
+        if gather is not None and run.start in gathered:
+            blocks += _gathered(run, columns, shape, parts, windows, cursor, gather)
+        elif len(run) > 1:
             blocks += _stack(run, columns, shape, parts, windows, cursor)
         else:
             blocks.append(_column(run.start, columns[run.start], shape, parts, windows, cursor))
@@ -230,21 +148,8 @@ def _clip(copies: list[Copy], steps: int) -> list[Copy]:
     ]
 
 
-def _copy_rows(out: NDArray[np.generic], source: NDArray[np.generic], copy: Copy) -> None:
-    """out [K, R, ...] <- rows of a window."""
-    target = out[copy.step : copy.step + copy.steps, copy.at : copy.at + copy.rows]
-    if copy.steps == 1:
-        target[0] = source[copy.first : copy.first + copy.rows]
-        return
-    # A view with one row of steps: [steps, rows, ...] with the lane's share as the stride between steps.
-    # The constructor is ten times quicker than as_strided, and checks the bounds of the buffer.
-    shape = (copy.steps, copy.rows, *source.shape[1:])
-    strides = (copy.stride * source.strides[0], *source.strides)
-    target[...] = np.ndarray(shape, source.dtype, source, copy.first * source.strides[0], strides)
-
-
 def _words(array: NDArray[np.generic], column: Column, *lead: int) -> NDArray[np.generic]:
-    """The same memory as rows of 64-bit words, [*lead, words]: NumPy moves strided rows of them quicker."""
+    """The same memory, [*lead, words]."""
     return array.reshape(*lead, column.row_bytes // column.itemsize).view(np.uint64)
 
 
@@ -288,6 +193,28 @@ def _stack(
     return found
 
 
+def _gathered(
+    run: range,
+    columns: tuple[Column, ...],
+    shape: Shape,
+    copies: list[Copy],
+    windows: dict[WindowKey, Window],
+    cursor: _Cursor,
+    gather: Gather,
+) -> list[Block]:
+    """Neighbouring wide columns of one dtype and shape: their blocks follow each other, for the trainer."""
+    column, steps, rows = columns[run.start], shape.steps, shape.rows
+    starts = []
+    for index in run:
+        start, raw = cursor.block(column.row_bytes * steps * rows)
+        starts.append(start)
+        gather.column(index, raw.view(column.dtype).reshape(steps, rows, *column.shape))
+    return [
+        Block(start, validity=_validity_block(index, shape, copies, windows, cursor) if columns[index].nullable else 0)
+        for index, start in zip(run, starts, strict=True)
+    ]
+
+
 def _column(
     index: int,
     column: Column,
@@ -301,13 +228,14 @@ def _column(
         block = _ragged_block(index, column, shape, copies, windows, cursor)
     else:
         offset, raw = cursor.block(column.row_bytes * steps * rows)
-        wide = bool(column.shape) and column.row_bytes % 8 == 0 and column.row_bytes > 0
+        # Rows of 64-bit words: NumPy moves strided rows of them quicker.
+        words = bool(column.shape) and column.row_bytes % 8 == 0 and column.row_bytes > 0
         out = raw.view(column.dtype).reshape(steps, rows, *column.shape)
-        if wide:
+        if words:
             out = _words(out, column, steps, rows)
         for copy in copies:
             source = windows[copy.key].columns[index].values
-            _copy_rows(out, _words(source, column, len(source)) if wide else source, copy)
+            copy_rows(out, _words(source, column, len(source)) if words else source, copy)
         block = Block(offset)
     if column.nullable:
         block = replace(block, validity=_validity_block(index, shape, copies, windows, cursor))
@@ -326,7 +254,7 @@ def _validity_block(
     for copy in copies:
         validity = known[copy.key]
         if validity is not None:
-            _copy_rows(out, validity, copy)
+            copy_rows(out, validity, copy)
     return offset
 
 
@@ -345,7 +273,7 @@ def _ragged_block(
     offsets[:, 0] = 0
     ends = offsets[:, 1:]
     for copy, data in found:
-        _copy_rows(ends, data.lengths, copy)
+        copy_rows(ends, data.lengths, copy)
     np.cumsum(ends, axis=1, out=ends)
     starts = np.zeros(steps + 1, dtype=np.int64)
     np.cumsum(offsets[:, rows], out=starts[1:])
