@@ -2,15 +2,16 @@
 
 import operator
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from lanefeed import _env
 from lanefeed._client.client import GrpcFeed, Target
 from lanefeed._loader import Loader
-from lanefeed._local.sidecar import PLAN_GENERATION, Dataset, LocalSidecar
+from lanefeed._local.dataset import Dataset, packing_options
+from lanefeed._local.sidecar import PLAN_GENERATION, LocalSidecar
 from lanefeed._make import STALL_SECONDS, copier_for, make_loader, register_with, wrapper
 from lanefeed.errors import UsageError
 
@@ -34,6 +35,7 @@ def open(  # noqa: A001 - lanefeed.open reads as it should
     epochs: int | None = None,
     last_batch: str = "Drop",
     columns: Sequence[str] | None = None,
+    packed: Mapping[str, Any] | None = None,
     uneven: bool = False,
     rank: int | None = None,
     world: int | None = None,
@@ -62,6 +64,8 @@ def open(  # noqa: A001 - lanefeed.open reads as it should
         epochs: passes over the data; None: no end.
         last_batch: what becomes of an epoch's last N mod G samples: "Drop", "Partial" or "Pad".
         columns: those to read (all).
+        packed: pack documents of tokens into sequences, which are the samples then: {"sequence_length": 2048} and,
+            where wanted, "column", "eos_token", "mode" ("Concat", "BestFit"), "cross_document_mask" (docs/packing.md).
         uneven: allow world sizes that do not divide the global batch.
         decode_threads, read_ahead_bytes, slots, slot_bytes: sizes of the sidecar; 0 lets it choose.
         cache_dir, cache_bytes: a folder on a local disk where decoded row groups are kept for later epochs, later runs
@@ -106,6 +110,7 @@ def open(  # noqa: A001 - lanefeed.open reads as it should
         epochs=epochs,
         last_batch=last_batch,
         columns=tuple(columns or ()),
+        packed=packing_options(packed),
         uneven=uneven,
         decode_threads=decode_threads,
         read_ahead_bytes=read_ahead_bytes,

@@ -16,10 +16,11 @@ import sys
 import threading
 import time
 import uuid
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 
 from lanefeed._env import Place
+from lanefeed._local.dataset import Dataset
 from lanefeed._local.folder import PREFIX, RunFolder, reclaim, shm_root
 from lanefeed.errors import LanefeedError, SidecarError, UsageError, by_kind, from_core
 from lanefeed_core import manifest_codec
@@ -30,7 +31,7 @@ from lanefeed_core.plan import Plan
 from lanefeed_core.podconfig import PodConfig
 from lanefeed_core.stream import StreamSpec, default_lanes, default_window
 
-__all__ = ["ENDLESS", "PLAN_GENERATION", "Dataset", "LocalSidecar"]
+__all__ = ["ENDLESS", "PLAN_GENERATION", "LocalSidecar"]
 
 log = logging.getLogger("lanefeed")
 
@@ -49,29 +50,6 @@ _open_keys: list[str] = []
 _keys_lock = threading.Lock()
 #: Sidecars that this process has started and let go of.
 _children: "list[subprocess.Popen[bytes]]" = []
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Dataset:
-    """What `lanefeed.open` was asked for; None lets Lanefeed choose."""
-
-    uris: tuple[str, ...]
-    base: str
-    global_batch_size: int
-    seed: int
-    shuffle: bool
-    window: int | None
-    lanes: int | None
-    epochs: int | None
-    last_batch: str
-    columns: tuple[str, ...]
-    uneven: bool
-    decode_threads: int
-    read_ahead_bytes: int
-    slots: int
-    slot_bytes: int
-    cache_dir: str = ""
-    cache_bytes: int = 0
 
 
 class LocalSidecar:
@@ -243,10 +221,7 @@ class LocalSidecar:
         path = run_dir / "manifest.bin"
         if not path.exists():
             dataset = self._dataset
-            command = [sys.executable, "-m", "lanefeed_sidecar", "index", "--out", str(path), "--base", dataset.base]
-            if dataset.columns:
-                command += ["--columns", ",".join(dataset.columns)]
-            _run_indexer([*command, "--", *dataset.uris], f"the footers of {', '.join(dataset.uris)}")
+            _run_indexer(dataset.index_command(path), f"the footers of {', '.join(dataset.uris)}")
         try:
             return manifest_codec.decode(path.read_bytes())
         except CoreError as error:

@@ -1,0 +1,61 @@
+"""What `lanefeed.open` was asked for, and the indexer's command line that says it. Made by `_open`, for `sidecar`."""
+
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from lanefeed.errors import UsageError, from_core
+from lanefeed_core.errors import CoreError
+from lanefeed_core.packing import PackingRequest
+
+__all__ = ["Dataset", "packing_options"]
+
+
+@dataclass(frozen=True, slots=True)
+class Dataset:
+    """What `lanefeed.open` was asked for; None lets Lanefeed choose."""
+
+    uris: tuple[str, ...]
+    base: str
+    global_batch_size: int
+    seed: int
+    shuffle: bool
+    window: int | None
+    lanes: int | None
+    epochs: int | None
+    last_batch: str
+    columns: tuple[str, ...]
+    uneven: bool
+    decode_threads: int
+    read_ahead_bytes: int
+    slots: int
+    slot_bytes: int
+    cache_dir: str = ""
+    cache_bytes: int = 0
+    #: The indexer's options of packing.
+    packed: tuple[str, ...] = ()
+
+    def index_command(self, out: Path) -> list[str]:
+        """Writes the manifest to `out`."""
+        command = [sys.executable, "-m", "lanefeed_sidecar", "index", "--out", str(out), "--base", self.base]
+        command += ["--columns", ",".join(self.columns)] if self.columns else []
+        return [*command, *self.packed, "--", *self.uris]
+
+
+def packing_options(packed: Mapping[str, Any] | None) -> tuple[str, ...]:
+    """The indexer's options for `open(packed=...)`. Raises UsageError."""
+    if packed is None:
+        return ()
+    if not isinstance(packed, Mapping):
+        raise UsageError(f"packed is {packed!r}: give a dict such as {{'sequence_length': 2048}}")
+    known = [field.name for field in fields(PackingRequest)]
+    unknown = [repr(name) for name in packed if name not in known]
+    if unknown or "sequence_length" not in packed:
+        wrong = f"has {', '.join(unknown)}" if unknown else "lacks 'sequence_length'"
+        raise UsageError(f"packed {wrong}: it takes sequence_length and, where wanted, {', '.join(known[1:])}")
+    try:
+        return PackingRequest(**packed).options()
+    except CoreError as error:
+        raise from_core(error) from None
