@@ -40,6 +40,7 @@ from lanefeed.errors import (
     Stopped,
     UsageError,
 )
+from lanefeed_core.images import ImageColumn
 
 __all__ = [
     "ArenaError",
@@ -51,6 +52,7 @@ __all__ = [
     "CommitRefused",
     "DataError",
     "ForkError",
+    "ImageColumn",
     "KeptBatchesWarning",
     "LanefeedError",
     "LedgerMismatch",

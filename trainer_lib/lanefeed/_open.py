@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any
 from lanefeed import _env
 from lanefeed._client.client import GrpcFeed, Target
 from lanefeed._loader import Loader
-from lanefeed._local.dataset import Dataset, packing_options
+from lanefeed._local.dataset import Dataset, images_of, packing_options
 from lanefeed._local.sidecar import PLAN_GENERATION, LocalSidecar
 from lanefeed._make import STALL_SECONDS, copier_for, make_loader, register_with, wrapper
 from lanefeed.errors import UsageError
+from lanefeed_core.images import ImageColumn
 
 if TYPE_CHECKING:
     from lanefeed._device.copier import Device
@@ -35,6 +36,7 @@ def open(  # noqa: A001 - lanefeed.open reads as it should
     epochs: int | None = None,
     last_batch: str = "Drop",
     columns: Sequence[str] | None = None,
+    images: Sequence[ImageColumn | Mapping[str, Any]] | None = None,
     packed: Mapping[str, Any] | None = None,
     uneven: bool = False,
     rank: int | None = None,
@@ -64,6 +66,9 @@ def open(  # noqa: A001 - lanefeed.open reads as it should
         epochs: passes over the data; None: no end.
         last_batch: what becomes of an epoch's last N mod G samples: "Drop", "Partial" or "Pad".
         columns: those to read (all).
+        images: binary columns of JPEG, PNG or WebP files that are delivered as uint8 pixels: `ImageColumn`s, or dicts
+            of column, height, width and, where wanted, mode ("RGB", "L"), resize ("CenterCrop", "Stretch", "None") and
+            layout ("CHW", "HWC") (docs/images.md). Needs `pip install 'lanefeed[images]'`.
         packed: pack documents of tokens into sequences, which are the samples then: {"sequence_length": 2048} and,
             where wanted, "column", "eos_token", "mode" ("Concat", "BestFit"), "cross_document_mask" (docs/packing.md).
         uneven: allow world sizes that do not divide the global batch.
@@ -110,6 +115,7 @@ def open(  # noqa: A001 - lanefeed.open reads as it should
         epochs=epochs,
         last_batch=last_batch,
         columns=tuple(columns or ()),
+        images=images_of(images),
         packed=packing_options(packed),
         uneven=uneven,
         decode_threads=decode_threads,

@@ -1,16 +1,18 @@
 """What `lanefeed.open` was asked for, and the indexer's command line that says it. Made by `_open`, for `sidecar`."""
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
 from lanefeed.errors import UsageError, from_core
 from lanefeed_core.errors import CoreError
+from lanefeed_core.images import ImageColumn, ImageError, image_bytes, image_columns, image_options
+from lanefeed_core.manifest import Manifest
 from lanefeed_core.packing import PackingRequest
 
-__all__ = ["Dataset", "packing_options"]
+__all__ = ["Dataset", "images_of", "packing_options"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,12 +38,17 @@ class Dataset:
     cache_bytes: int = 0
     #: The indexer's options of packing.
     packed: tuple[str, ...] = ()
+    images: tuple[ImageColumn, ...] = ()
 
     def index_command(self, out: Path) -> list[str]:
         """Writes the manifest to `out`."""
         command = [sys.executable, "-m", "lanefeed_sidecar", "index", "--out", str(out), "--base", self.base]
         command += ["--columns", ",".join(self.columns)] if self.columns else []
-        return [*command, *self.packed, "--", *self.uris]
+        return [*command, *image_options(self.images), *self.packed, "--", *self.uris]
+
+    def row_bytes(self, manifest: Manifest) -> float:
+        """Bytes of a sample as delivered, about."""
+        return manifest.row_bytes + image_bytes(self.images)
 
 
 def packing_options(packed: Mapping[str, Any] | None) -> tuple[str, ...]:
@@ -59,3 +66,13 @@ def packing_options(packed: Mapping[str, Any] | None) -> tuple[str, ...]:
         return PackingRequest(**packed).options()
     except CoreError as error:
         raise from_core(error) from None
+
+
+def images_of(given: Sequence[ImageColumn | Mapping[str, Any]] | None) -> tuple[ImageColumn, ...]:
+    """What `open(images=...)` was given. Raises UsageError."""
+    if isinstance(given, ImageColumn | Mapping | str):
+        raise UsageError(f"images is {given!r}: give a list of them, such as images=[ImageColumn(...)]")
+    try:
+        return image_columns(given or ())
+    except ImageError as error:
+        raise UsageError(str(error).replace("data.images", "images")) from None

@@ -234,7 +234,7 @@ class LocalSidecar:
                 global_batch_size=dataset.global_batch_size, ranks=place.world, row_groups=manifest.num_row_groups
             )
             window = self._window or default_window(
-                lanes=lanes, row_bytes=manifest.row_bytes, budget_bytes=dataset.read_ahead_bytes
+                lanes=lanes, row_bytes=dataset.row_bytes(manifest), budget_bytes=dataset.read_ahead_bytes
             )
             spec = StreamSpec(
                 seed=dataset.seed,
@@ -265,6 +265,7 @@ class LocalSidecar:
             epochs=ENDLESS if dataset.epochs is None else dataset.epochs,
             manifest_path=str(run_dir / "manifest.bin"),
             columns=dataset.columns,
+            images=dataset.images,
             run_dir=str(run_dir),
             read_ahead_bytes=dataset.read_ahead_bytes,
             decode_threads=dataset.decode_threads,
