@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from bench import workloads
-from bench.pods import pod
+from bench.pods import manifest_of, pod
 
 __all__ = ["BYTES", "FRESH", "filled", "fresh"]
 
@@ -53,12 +53,11 @@ def _epoch(name: str, home: Path, *, write: bool) -> int:
     """Read an epoch; with `write` whatever is decoded is kept. The number of row groups that were decoded."""
     from lanefeed_core.stream import StreamSpec
     from lanefeed_sidecar.cache import Allowance
-    from lanefeed_sidecar.index import build_manifest
     from lanefeed_sidecar.pipeline import Engine, Stats
 
     # As `lanefeed.open` indexes: names of entries hold the files' digests where it makes them.
-    manifest = build_manifest(workloads.files(name)).manifest
     workload = workloads.WORKLOADS[name]
+    manifest = manifest_of(workload)
     config = pod(
         StreamSpec(seed=7, global_batch_size=workload.batch, lanes=2, window=1024),
         epochs=2,

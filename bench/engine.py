@@ -16,7 +16,7 @@ import numpy as np
 from bench import decoded, limits, workloads
 from bench import measure as m
 from bench.one import Request
-from bench.pods import pod, usual_spec
+from bench.pods import manifest_of, pod, usual_spec
 
 __all__ = ["measure_engine"]
 
@@ -69,11 +69,10 @@ def _report(start: _Mark, end: _Mark, first: float, batch_bytes: int) -> None:
 
 def measure_engine(workload: workloads.Workload, args: argparse.Namespace) -> None:
     """Run the engine for the window and print what it did."""
-    from lanefeed_sidecar.index import build_manifest
     from lanefeed_sidecar.pipeline import Engine, Stats
 
     # Entries of a cache are named by the files' digests.
-    manifest = build_manifest(workloads.files(workload.name), **({} if args.cache else {"digest": "Never"})).manifest
+    manifest = manifest_of(workload, **({} if args.cache else {"digest": "Never"}))
     config = _config(manifest, workload.batch, args)
     stats = Stats()
     engine = Engine(config, manifest, stats=stats)

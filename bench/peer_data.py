@@ -8,6 +8,7 @@ two shards, as in the shared specification: their writers take a minute for each
 import shutil
 import sys
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -20,13 +21,15 @@ __all__ = ["FORMATS", "missing", "warm"]
 
 #: Peer -> (format, the workloads that it is measured on); the others read the Parquet files.
 FORMATS: dict[str, tuple[str, tuple[str, ...]]] = {
-    "wds": ("tar", ("W4",)),
-    "mosaic": ("mds", ("W4", "W2")),
-    "lit": ("litdata", ("W4", "W2")),
-    "hf": ("hf", ("W4", "W2")),
+    "wds": ("tar", ("W4", "W1")),
+    "mosaic": ("mds", ("W4", "W2", "W1")),
+    "lit": ("litdata", ("W4", "W2", "W1")),
+    "hf": ("hf", ("W4", "W2", "W1")),
 }
 SMALL_SHARDS = 2
 CHUNK_BYTES = 64 << 20
+#: Workloads of tokens, and those of a sequence.
+_TOKENS = {"W4": 2048, "W1": 2049}
 
 
 def _folder(form: str, name: str) -> Path:
@@ -65,8 +68,19 @@ def _rows4(shard: int) -> NDArray[np.int32]:
     return rows
 
 
+def _documents(shard: int) -> Iterator[NDArray[np.int32]]:
+    """W1: the documents of one shard."""
+    column = _read(workloads.files("W1")[shard])["tokens"].combine_chunks()
+    values, ends = column.flatten().to_numpy(), column.offsets.to_numpy()
+    return (values[low:high] for low, high in pairwise(ends.tolist()))
+
+
 def rows(name: str, shard: int) -> Iterator[dict[str, Any]]:
-    """The samples of one shard as the row formats hold them: W2's columns side by side, by kind."""
+    """The samples of one shard as the row formats hold them: W2's columns side by side, by kind; W1's documents."""
+    if name == "W1":
+        for document in _documents(shard):
+            yield {"tokens": document}
+        return
     if name == "W4":
         for row in _rows4(shard):
             yield {"tokens": row}
@@ -79,7 +93,7 @@ def rows(name: str, shard: int) -> Iterator[dict[str, Any]]:
 
 
 def _shards(name: str) -> list[int]:
-    return list(range(workloads.WORKLOADS["W4"].shards if name == "W4" else SMALL_SHARDS))
+    return list(range(SMALL_SHARDS if name == "W2" else workloads.WORKLOADS[name].shards))
 
 
 def _tar(name: str, target: Path) -> None:
@@ -96,7 +110,7 @@ def _mds(name: str, target: Path) -> None:
     from streaming import MDSWriter
 
     wide = {"x": "ndarray:float32:64", "ids": "ndarray:int64:8", "y": "int"}
-    columns = {"tokens": "ndarray:int32:2048"} if name == "W4" else wide
+    columns = {"W4": {"tokens": "ndarray:int32:2048"}, "W1": {"tokens": "ndarray:int32"}}.get(name, wide)
     with MDSWriter(out=str(target), columns=columns, size_limit=CHUNK_BYTES) as writer:
         for shard in _shards(name):
             for row in rows(name, shard):
@@ -107,7 +121,7 @@ def lit_rows(task: tuple[str, int]) -> Iterator[Any]:
     """What LitData's writer asks for; at the top of the module, since it is sent to another process."""
     name, shard = task
     for row in rows(name, shard):
-        if name == "W4":
+        if name in _TOKENS:
             import torch
 
             yield torch.from_numpy(row["tokens"].copy())
@@ -118,9 +132,9 @@ def lit_rows(task: tuple[str, int]) -> Iterator[Any]:
 def _litdata(name: str, target: Path) -> None:
     import litdata
 
-    how = (
-        {"item_loader": litdata.TokensLoader(), "chunk_size": 2048 * 2048} if name == "W4" else {"chunk_bytes": "64MB"}
-    )
+    how: dict[str, Any] = {"chunk_bytes": "64MB"}
+    if name in _TOKENS:
+        how = {"item_loader": litdata.TokensLoader(), "chunk_size": _TOKENS[name] * 2048}
     tasks = [(name, shard) for shard in _shards(name)]
     litdata.optimize(lit_rows, tasks, str(target), num_workers=1, verbose=False, **how)
 

@@ -5,7 +5,18 @@ Called by `engine`, `decoded`, `remote` and `warm`. Imports Lanefeed only when a
 
 from typing import Any
 
-__all__ = ["pod", "usual_spec"]
+from bench.workloads import Workload, files
+
+__all__ = ["manifest_of", "pod", "usual_spec"]
+
+
+def manifest_of(workload: Workload, **how: Any) -> Any:
+    """The workload's manifest, documents packed as `lanefeed.open` is asked to; `how`: for `build_manifest`."""
+    from lanefeed_core.packing import PackingRequest
+    from lanefeed_sidecar.index import build_manifest
+
+    packing = PackingRequest(workload.sequence_length) if workload.sequence_length else None
+    return build_manifest(files(workload.name), packing=packing, **how).manifest
 
 
 def usual_spec(manifest: Any, batch: int, budget: int) -> Any:

@@ -161,7 +161,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--minutes", type=float, default=0.0, help="for everything; default 14.5 (quick: 2.8)")
     parser.add_argument("--seconds", type=float, default=2.0, help="length of a window")
     parser.add_argument("--threads", type=int, default=os.cpu_count() or 1, help="decode threads on both sides")
-    parser.add_argument("--workloads", default="", help="default W4,W2 (quick: W4)")
+    parser.add_argument("--workloads", default="", help="default all (quick: W4)")
     parser.add_argument("--only", default="", help="jobs whose names begin so, comma between; writes nothing")
     parser.add_argument(
         "--tries", type=int, default=0, help="runs of a job while others use the CPU; default 3 (quick: 1)"
@@ -169,7 +169,7 @@ def _arguments() -> argparse.Namespace:
     args = parser.parse_args()
     args.tries = args.tries or (1 if args.quick else RETRIES)
     args.end = time.monotonic() + 60 * (args.minutes or (2.8 if args.quick else 14.5)) - SPARE_SECONDS
-    args.workloads = (args.workloads or ("W4" if args.quick else "W4,W2")).split(",")
+    args.workloads = (args.workloads or ("W4" if args.quick else ",".join(report.WORKLOADS))).split(",")
     args.write, args.only = not args.only, args.only.split(",")
     return args
 

@@ -21,7 +21,7 @@ from typing import Any
 
 from bench import measure as m
 from bench import workloads
-from bench.pods import pod, usual_spec
+from bench.pods import manifest_of, pod, usual_spec
 
 __all__: list[str] = []
 
@@ -35,10 +35,9 @@ def _config(name: str, threads: int, folder: Path, *, resumed: bool) -> tuple[An
     """The pod configuration that `lanefeed.open` would write for one rank, and a state half an epoch on."""
     from lanefeed_core import manifest_codec
     from lanefeed_core.cursor import Cursor, SavedState
-    from lanefeed_sidecar.index import build_manifest
 
     workload = workloads.WORKLOADS[name]
-    manifest = build_manifest(workloads.files(name)).manifest
+    manifest = manifest_of(workload)
     (folder / "manifest.bin").write_bytes(manifest_codec.encode(manifest))
     spec = usual_spec(manifest, workload.batch, 512 << 20)
     half = Cursor(0, workload.batches_per_epoch // 2)

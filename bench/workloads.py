@@ -41,6 +41,10 @@ class Workload:
     #: The name under which the peers' adapters deliver the same batches, and their shapes.
     peer_name: str
     shapes: frozenset[tuple[int, ...]]
+    #: Rows are documents, packed into sequences of so many tokens; 0: rows are samples.
+    sequence_length: int = 0
+    #: Sequences of all documents, where rows are these.
+    sequences: int = 0
 
     @property
     def batch_bytes(self) -> int:
@@ -50,11 +54,30 @@ class Workload:
     @property
     def batches_per_epoch(self) -> int:
         """Whole batches of an epoch."""
-        return self.shards * self.rows_per_shard // self.batch
+        return (self.sequences or self.shards * self.rows_per_shard) // self.batch
+
+    @property
+    def opened_with(self) -> dict[str, Any]:
+        """What `lanefeed.open` is told beside files and batch."""
+        return {"packed": {"sequence_length": self.sequence_length}} if self.sequence_length else {}
 
 
-#: W1 (packed documents) and W3 (images) wait for packing and image decoding; their names stay reserved.
+#: W3 (images) waits for image decoding; its name stays reserved.
 WORKLOADS = {
+    "W1": Workload(
+        name="W1",
+        shards=64,
+        rows_per_shard=3200,
+        row_group=800,
+        compression="zstd",
+        batch=8,
+        sample_bytes=2049 * 4,
+        stream=1,
+        peer_name="W1",
+        shapes=frozenset({(8, 2049)}),
+        sequence_length=2049,
+        sequences=99_100,
+    ),
     "W2": Workload(
         name="W2",
         shards=32,
@@ -124,6 +147,19 @@ def tokens(generator: np.random.Generator, count: int) -> NDArray[np.int32]:
     return picked
 
 
+def _table_w1(workload: Workload, shard: int) -> Any:
+    """Documents of a log-normal length, median 600; each ends with END_OF_DOCUMENT, so that Concat puts nothing in."""
+    import pyarrow as pa
+
+    generator, rows = _generator(workload.stream, shard), workload.rows_per_shard
+    lengths = np.maximum(2, np.exp(generator.normal(np.log(600), 1.0, rows))).astype(np.int32)
+    offsets = np.zeros(rows + 1, np.int32)
+    np.cumsum(lengths, out=offsets[1:])
+    values = tokens(generator, int(offsets[-1]))
+    values[offsets[1:] - 1] = END_OF_DOCUMENT
+    return pa.table({"tokens": pa.ListArray.from_arrays(offsets, values)})
+
+
 def _table_w2(workload: Workload, shard: int) -> Any:
     import pyarrow as pa
 
@@ -145,7 +181,7 @@ def _table_w4(workload: Workload, shard: int) -> Any:
     return pa.table({"tokens": pa.FixedSizeListArray.from_arrays(pa.array(values), 2048)})
 
 
-_TABLES: dict[str, Callable[[Workload, int], Any]] = {"W2": _table_w2, "W4": _table_w4}
+_TABLES: dict[str, Callable[[Workload, int], Any]] = {"W1": _table_w1, "W2": _table_w2, "W4": _table_w4}
 
 
 def ensure(name: str) -> None:

@@ -28,7 +28,7 @@ def open_loader(workload: str, options: dict[str, Any]) -> Any:
         seed=SEED,
         tensors="torch",
         decode_threads=options.get("threads") or os.cpu_count() or 1,
-        **rest,
+        **{**workloads.WORKLOADS[workload].opened_with, **rest},
     )
 
 
