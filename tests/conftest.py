@@ -26,8 +26,8 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 MARK = "LANEFEED_TEST_WORKER"
-#: How long a process that was told to end may take.
-GRACE_SECONDS = 5.0
+#: How long a process that was told to end may take. Only one that does not end makes a test wait that long.
+GRACE_SECONDS = 30.0
 #: gRPC and torch open a few descriptors on first use and keep them.
 DESCRIPTOR_GROWTH = 8
 #: Helpers that Python keeps for the whole life of the process that started them.

@@ -120,7 +120,7 @@ class Chaos:
     def scale(self, replicas: int) -> None:
         """`lanefeed scale`."""
         command = [sys.executable, "-m", "lanefeed_operator.cli.main", "scale", JOB, str(replicas)]
-        subprocess.run(command, cwd=self.work, check=True, capture_output=True, timeout=30)
+        subprocess.run(command, cwd=self.work, check=True, capture_output=True, timeout=60)
 
     def processes(self) -> dict[str, list[int]]:
         """Living processes of the job by kind."""
@@ -165,7 +165,7 @@ class Chaos:
         self.allow(2)
         self.start()
         done = 0
-        self._wait(lambda: bool(self.processes()["trainer"]), 60, "the first trainer")
+        self._wait(lambda: bool(self.processes()["trainer"]), 120, "the first trainer")
         for number in range(kills):
             world = worlds[number * len(worlds) // kills]
             if world != self.replicas:
@@ -182,7 +182,7 @@ class Chaos:
         self.allow(10**9)
         assert self.runner is not None
         try:
-            code = self.runner.wait(timeout=180)
+            code = self.runner.wait(timeout=400)
         except subprocess.TimeoutExpired:
             raise AssertionError(
                 f"the job did not end; status: {json.dumps(self.status(), default=str)[:4000]}"

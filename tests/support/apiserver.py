@@ -49,7 +49,7 @@ USERS = ("admin", "one", "two")
 START_SECONDS = 60.0
 
 
-def until(what: str, check: Callable[[], Any], seconds: float = 20.0) -> Any:
+def until(what: str, check: Callable[[], Any], seconds: float = 60.0) -> Any:
     """Wait until `check` gives something true, and give it."""
     end = time.monotonic() + seconds
     while not (found := check()):
@@ -121,7 +121,7 @@ class ApiServer:
             self._run("loop", "bash", "-c", LOOP, "loop", *self._arguments())
         until("the API server", self._ready, START_SECONDS)
         if self._crd:
-            until("the CRD to be served", self._serves_crd, 30.0)
+            until("the CRD to be served", self._serves_crd)
 
     def _arguments(self) -> list[str]:
         f = self.folder
@@ -171,7 +171,7 @@ class ApiServer:
         """The CRD, served."""
         self.api().create(CRDS, "", crd.definition())
         self._crd = True
-        until("the CRD to be served", self._serves_crd, 30.0)
+        until("the CRD to be served", self._serves_crd)
 
     def remove_crd(self) -> None:
         """The CRD and all jobs."""
@@ -198,7 +198,7 @@ class ApiServer:
             self.kill()
         for process in self._processes.values():
             process.kill()
-            process.wait(20)
+            process.wait(60)
 
     # ---- inside ------------------------------------------------------------------------------------------------
 

@@ -20,8 +20,8 @@ SMALL: dict[str, Any] = {
     "slot_bytes": 1 << 16,
     "decode_threads": 1,
     "read_ahead_bytes": 32 << 20,
-    "attach_timeout": 20.0,
-    "stall_timeout": 20.0,
+    "attach_timeout": 60.0,
+    "stall_timeout": 60.0,
 }
 
 

@@ -34,7 +34,7 @@ class Blackhole:
             yield proxy
         finally:
             proxy._stop.set()
-            proxy._thread.join(5)
+            proxy._thread.join(60)
             for each in (*proxy._pairs, *proxy._kept, proxy._listener):
                 each.close()
             proxy._selector.close()

@@ -74,7 +74,7 @@ class FaultProxy:
         self._server.shutdown()
         self._server.cut()
         self._server.server_close()
-        self._thread.join(5)
+        self._thread.join(60)
 
     @property
     def url(self) -> str:
@@ -218,7 +218,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             shift = 1 if int(first) else -1
             headers["Range"] = f"bytes={int(first) - shift}-{int(last) - shift}"
         if self.up is None:
-            self.up = http.client.HTTPConnection("127.0.0.1", self.owner.upstream, timeout=30)
+            self.up = http.client.HTTPConnection("127.0.0.1", self.owner.upstream, timeout=60)
         self.up.request(self.command, self.path, body, headers)
         answer = self.up.getresponse()
         data = answer.read()

@@ -64,7 +64,7 @@ class Client:
                 **fields,
             }
         )
-        self.reply = self.stub.Attach(request, metadata=self.metadata, timeout=15)
+        self.reply = self.stub.Attach(request, metadata=self.metadata, timeout=60)
         if request.peek:
             return self.reply
         self.info = StreamInfo.from_json(self.reply.stream_json)
@@ -106,7 +106,7 @@ class Client:
     def progress(self, *released: int, **fields: Any) -> None:
         self.send(pb.ClientMessage(progress=pb.Progress(released=released, consumed=self.consumed, **fields)))
 
-    def message(self, timeout: float = 10) -> pb.ServerMessage:
+    def message(self, timeout: float = 60) -> pb.ServerMessage:
         """The next message; raises the stream's error, StopIteration at its end."""
         got = self.inbox.get(timeout=timeout)
         if got is None:
@@ -115,7 +115,7 @@ class Client:
             raise got
         return got
 
-    def frames(self, timeout: float = 10) -> Iterator[pb.Frame]:
+    def frames(self, timeout: float = 60) -> Iterator[pb.Frame]:
         """Frames until the end; other messages go to `events`."""
         while True:
             while self.pending:
@@ -190,7 +190,7 @@ class Client:
                 **fields,
             }
         )
-        reply = self.stub.Commit(request, metadata=self.metadata, timeout=15)
+        reply = self.stub.Commit(request, metadata=self.metadata, timeout=60)
         if reply.accepted:
             self.start, self.ledger = self.consumed, Ledger()
         return reply
@@ -200,7 +200,7 @@ class Client:
             self.call.cancel()
         self.outbox.put(None)
         if self.thread is not None:
-            self.thread.join(5)
+            self.thread.join(60)
         self.channel.close()
         self.arena = np.zeros(0, np.uint8)
         if self.map is not None:
@@ -213,7 +213,7 @@ def kind_of(error: grpc.RpcError) -> str:
 
 
 @contextlib.contextmanager
-def eventually(seconds: float = 5.0, what: str = "") -> Iterator[Any]:
+def eventually(seconds: float = 60.0, what: str = "") -> Iterator[Any]:
     """`with eventually() as check: check(lambda: ...)` waits until it is true."""
 
     def check(done: Any) -> None:

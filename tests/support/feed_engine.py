@@ -122,8 +122,12 @@ class SmallEngine:
 
 
 if __name__ == "__main__":
+    from lanefeed_sidecar import supervisor
     from lanefeed_sidecar.main import serve
 
+    # A machine that stops for a while is no reason for a test's sidecar to leave before it has cleaned up.
+    supervisor.STOP_SECONDS = float(os.environ.get("ENGINE_STOP_SECONDS", "30"))
+    supervisor.LAST_REPORT_SECONDS = float(os.environ.get("ENGINE_LAST_REPORT_SECONDS", supervisor.LAST_REPORT_SECONDS))
     code = serve(sys.argv[1:], SmallEngine)
     sys.stderr.flush()
     os._exit(code)

@@ -69,7 +69,7 @@ class Pod:
             self.process = subprocess.Popen(command, stderr=log, stdout=log, env={**os.environ, **(env or {})})
         return self.process
 
-    def start(self, env: dict[str, str] | None = None, seconds: float = 15, **changes: Any) -> "Pod":
+    def start(self, env: dict[str, str] | None = None, seconds: float = 60, **changes: Any) -> "Pod":
         """Start and wait until /readyz says 200."""
         (self.run_dir / "metrics.addr").unlink(missing_ok=True)
         process = self.spawn(env, **changes)
@@ -88,7 +88,7 @@ class Pod:
 
     def get(self, path: str) -> tuple[int, str]:
         address = (self.run_dir / "metrics.addr").read_text().strip()
-        connection = http.client.HTTPConnection(address, timeout=5)
+        connection = http.client.HTTPConnection(address, timeout=20)
         try:
             connection.request("GET", path)
             response = connection.getresponse()
@@ -117,7 +117,7 @@ class Pod:
         self.process.kill()
         self.process.wait()
 
-    def terminate(self, seconds: float = 5) -> int:
+    def terminate(self, seconds: float = 60) -> int:
         assert self.process is not None
         self.process.send_signal(signal.SIGTERM)
         return self.process.wait(seconds)
@@ -148,7 +148,7 @@ class Pod:
             self.process.send_signal(signal.SIGCONT)
             self.process.terminate()
             try:
-                self.process.wait(5)
+                self.process.wait(10)
             except subprocess.TimeoutExpired:
                 self.process.kill()
                 self.process.wait()

@@ -27,7 +27,7 @@ from lanefeed_sidecar.errors import SidecarError
 from lanefeed_sidecar.index import build_manifest
 from lanefeed_sidecar.pipeline import Engine, FrameMeta, Stats
 
-DEADLINE_SECONDS = 20.0
+DEADLINE_SECONDS = 100.0
 
 
 def text(i: int) -> str | None:

@@ -60,7 +60,7 @@ class Rig:
     def end(self, life: Life) -> None:
         """Close it and wait for its thread."""
         life.close()
-        assert life.join(5)
+        assert life.join(60)
 
     def close(self) -> None:
         """End all lives, and the arena."""
@@ -76,7 +76,7 @@ class Rig:
 
 def wait(life: Life, state: SlotState, number: int) -> None:
     """Until so many slots are in that state."""
-    end = time.monotonic() + 5
+    end = time.monotonic() + 60
     while life.count(state) != number:
         assert time.monotonic() < end, f"{life.count(state)} slots are {state.name}, not {number}"
         time.sleep(0.002)

@@ -23,7 +23,7 @@ from support.helm import CHART, missing
 
 __all__ = ["Prometheus", "configuration", "free_port", "prometheus"]
 
-START_SECONDS = 30.0
+START_SECONDS = 60.0
 
 
 def configuration(discovery: str, *, interval: str = "1s") -> dict[str, Any]:
@@ -70,7 +70,7 @@ class Prometheus:
         found: list[dict[str, Any]] = self.api("targets", state="active")["activeTargets"]
         return found
 
-    def wait(self, what: str, ask: "Callable[[], Any]", seconds: float = 30) -> Any:
+    def wait(self, what: str, ask: "Callable[[], Any]", seconds: float = 60) -> Any:
         """Until `ask` answers something true; its answer."""
         deadline = time.monotonic() + seconds
         while True:
@@ -113,7 +113,7 @@ def _running(program: str, file: Path, folder: Path) -> Iterator[Prometheus]:
         finally:
             server.terminate()
             try:
-                server.wait(10)
+                server.wait(60)
             except subprocess.TimeoutExpired:
                 server.kill()
                 server.wait()

@@ -227,14 +227,16 @@ class Pod:
             request.commits.add(rank=self.index, start=first, stop=until, name=f"c{until}", ledger_json=text)
         return request
 
-    def say(self, consumed: int = 0, *commits: tuple[int, int], world: int = 2, seconds: float = 5.0) -> pb.ReportReply:
+    def say(
+        self, consumed: int = 0, *commits: tuple[int, int], world: int = 2, seconds: float = 60.0
+    ) -> pb.ReportReply:
         """Send it and wait for the answer."""
         return self.send(self.request(consumed, commits, world), seconds)
 
-    def send(self, request: pb.ReportRequest, seconds: float = 5.0) -> pb.ReportReply:
+    def send(self, request: pb.ReportRequest, seconds: float = 60.0) -> pb.ReportReply:
         return self.stub.Report(request, timeout=seconds, metadata=self.metadata)
 
-    def upload(self, pieces: Iterator[pb.ManifestPiece], seconds: float = 10.0) -> pb.ManifestReply:
+    def upload(self, pieces: Iterator[pb.ManifestPiece], seconds: float = 60.0) -> pb.ManifestReply:
         return self.stub.PutManifest(pieces, timeout=seconds, metadata=self.metadata)
 
 

@@ -86,7 +86,7 @@ class Script(rpc.FeedServicer):
     def stop(self) -> None:
         """Die."""
         self._ended.set()
-        self._server.stop(0).wait(5)
+        self._server.stop(0).wait(60)
         self.path.unlink(missing_ok=True)
         (self.folder / "feed.sock").unlink(missing_ok=True)
 

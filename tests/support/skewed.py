@@ -150,7 +150,7 @@ def sidecar(cgroup: Cgroup, pod: PodConfig, fault: str = "") -> Iterator["subpro
     finally:
         process.send_signal(signal.SIGTERM)
         try:
-            process.wait(10)
+            process.wait(60)
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
@@ -243,7 +243,7 @@ def _high_water(pid: int) -> int:
 def _metrics(folder: Path) -> str:
     from http.client import HTTPConnection
 
-    connection = HTTPConnection((folder / "metrics.addr").read_text().strip(), timeout=10)
+    connection = HTTPConnection((folder / "metrics.addr").read_text().strip(), timeout=60)
     try:
         connection.request("GET", "/metrics")
         return connection.getresponse().read().decode()

@@ -72,7 +72,7 @@ def gcs_put(port: int, folder: Path, bucket: str) -> None:
 
     def ask(path: str, body: bytes, kind: str) -> None:
         request = urllib.request.Request(f"http://127.0.0.1:{port}{path}", body, {"Content-Type": kind})
-        urllib.request.build_opener(urllib.request.ProxyHandler({})).open(request, timeout=20).close()
+        urllib.request.build_opener(urllib.request.ProxyHandler({})).open(request, timeout=60).close()
 
     ask("/storage/v1/b?project=p", json.dumps({"name": bucket}).encode(), "application/json")
     for file in sorted(folder.iterdir()):

@@ -117,8 +117,8 @@ def test_leftovers_are_found(tmp_path: Path) -> None:
     folder = tmp_path / "integration"
     folder.mkdir()
     guard = (ROOT / "tests" / "conftest.py").read_text()
-    assert "\nGRACE_SECONDS = 5.0\n" in guard
-    (tmp_path / "conftest.py").write_text(guard.replace("\nGRACE_SECONDS = 5.0\n", "\nGRACE_SECONDS = 0.2\n"))
+    assert "\nGRACE_SECONDS = 30.0\n" in guard
+    (tmp_path / "conftest.py").write_text(guard.replace("\nGRACE_SECONDS = 30.0\n", "\nGRACE_SECONDS = 0.2\n"))
     (tmp_path / "pytest.ini").write_text("[pytest]\n")
     (folder / "test_leaks.py").write_text(LEAKS)
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-p", "no:xdist", "-rA", "integration"]

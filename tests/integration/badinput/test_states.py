@@ -112,8 +112,8 @@ def test_only_half_of_the_ranks_load_a_state(tmp_path: Path) -> None:
         if rank == 0:
             assert ranks[0].stdout is not None
             assert ranks[0].stdout.readline() == "ready\n"
-    other, _ = ranks[1].communicate(timeout=30)
-    ranks[0].communicate("go\n", timeout=30)
+    other, _ = ranks[1].communicate(timeout=60)
+    ranks[0].communicate("go\n", timeout=60)
     assert other.startswith(
         "PlanMismatch: rank 1 begins at step 0 and rank 0 at step 2: all ranks must load the same checkpoint"
     )

@@ -78,7 +78,7 @@ def test_nan_payloads_and_negative_zero_pass_bit_for_bit(tmp_path: Path) -> None
 def test_sigterm_in_the_middle_of_a_slot_write(tmp_path: Path, shm_root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """No report: the half-written slot is never seen, the next sidecar goes on at the same step."""
     uri = folder(tmp_path / "d")
-    monkeypatch.setenv("LANEFEED_FAILPOINTS", "slot.mid_write=sleep:30@3")
+    monkeypatch.setenv("LANEFEED_FAILPOINTS", "slot.mid_write=sleep:120@3")
     seen: list[int] = []
     with lanefeed.open(uri, **SMALL) as loader:
         batches = iter(loader)
@@ -91,7 +91,7 @@ def test_sigterm_in_the_middle_of_a_slot_write(tmp_path: Path, shm_root: Path, m
             assert batch["id"].tolist() == batch.ids.tolist()
             seen += batch["id"].tolist()
         assert sidecar_pid(shm_root) != pid
-    assert time.monotonic() - began < 15
+    assert time.monotonic() - began < 60
     assert sorted(seen) == list(range(64))
 
 

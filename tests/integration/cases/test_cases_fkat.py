@@ -36,7 +36,7 @@ def wait_until_no_sidecar(root: Path) -> None:
     """Sidecars whose owner died end by themselves."""
     from lanefeed._local.folder import locked
 
-    end = time.monotonic() + 15
+    end = time.monotonic() + 60
     while any(locked(path) for path in root.glob("lanefeed-open-*/sidecar.pid")):
         assert time.monotonic() < end
         time.sleep(0.05)
@@ -142,7 +142,7 @@ def test_case_49_11_a_killed_reader_is_noticed_at_once(tmp_path: Path, shm_root:
         os.kill(int(next(shm_root.glob("lanefeed-open-*/sidecar.pid")).read_text()), signal.SIGKILL)
         began = time.monotonic()
         got += [ids(b) for b in it]
-        assert time.monotonic() - began < 20
+        assert time.monotonic() - began < 60
         assert len(got) == 500
         assert sorted(i for b in got for i in b) == list(range(2000))
 

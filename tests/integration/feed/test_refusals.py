@@ -132,7 +132,7 @@ def test_commits_that_cannot_count_are_answered_no(make_pod: MakePod) -> None:
 
 
 def _say_nothing(until: threading.Event) -> Iterator[pb.ClientMessage]:
-    until.wait(30)
+    until.wait(60)
     yield from ()
 
 
@@ -141,7 +141,7 @@ def test_rogues_flood_and_a_good_run_is_unharmed(make_pod: MakePod) -> None:
     good, rogue = pod.client(), pod.client(token="0" * 64)
     good.attach()
     good.stream()
-    futures = [rogue.stub.Attach.future(pb.AttachRequest(), metadata=rogue.metadata, timeout=20) for _ in range(400)]
+    futures = [rogue.stub.Attach.future(pb.AttachRequest(), metadata=rogue.metadata, timeout=60) for _ in range(400)]
     insider = pod.client()
     # Streams that never say whose they are, and messages above the cap.
     quiet = threading.Event()
@@ -160,7 +160,7 @@ def test_rogues_flood_and_a_good_run_is_unharmed(make_pod: MakePod) -> None:
     for call in silent:
         call.cancel()
     again = pod.client()
-    with eventually(10) as check:
+    with eventually() as check:
         check(lambda: pod.metric("lanefeed_rank_attached", rank="0") in (0, 1))
     assert again.attach(pod.state(30)).start == 30
     assert pod.process is not None
@@ -206,10 +206,9 @@ def test_a_frozen_trainer_is_backpressure_and_finds_its_stream_again(make_pod: M
     try:
         assert trainer.stdout.readline() == b"going\n"
         trainer.send_signal(signal.SIGSTOP)
+        # Slots that are being filled are neither free nor one of these.
         with eventually() as check:
-            check(lambda: pod.metric("lanefeed_slots_free", rank="0") == 0)
-        # Slots that are being filled are not free either: let those be finished.
-        time.sleep(2)
+            check(lambda: sum(pod.metric(f"lanefeed_slots_{name}", rank="0") for name in ("ready", "leased")) == 4)
         frames = pod.metric("lanefeed_frames_total")
         time.sleep(3)
         assert pod.metric("lanefeed_frames_total") == frames, "a frame was made although no slot was free"
@@ -218,7 +217,7 @@ def test_a_frozen_trainer_is_backpressure_and_finds_its_stream_again(make_pod: M
         trainer.stdin.write(b"\n")
         trainer.stdin.flush()
         assert trainer.stdout.readline() == f"{pod.total} True\n".encode()
-        assert trainer.wait(10) == 0
+        assert trainer.wait(60) == 0
     finally:
         trainer.kill()
         trainer.communicate()

@@ -189,7 +189,7 @@ def test_data_errors_reach_every_rank_then_the_process_ends_with_2(make_pod: Mak
     for client in clients:
         client.close()
     assert pod.process is not None
-    assert pod.process.wait(10) == 2
+    assert pod.process.wait(60) == 2
     assert pod.last_line() == "DataError: shard part-0.parquet: bytes 0-100 fail their check; restore the file"
 
 
@@ -204,7 +204,7 @@ def test_a_lost_sample_fails_the_job(make_pod: MakePod) -> None:
     assert not reply.accepted
     assert "epoch 0: 1 samples were never used" in reply.reason
     assert pod.process is not None
-    assert pod.process.wait(10) == 2
+    assert pod.process.wait(60) == 2
     assert pod.last_line().startswith("LedgerMismatch: epoch 0: 1 samples were never used")
 
 

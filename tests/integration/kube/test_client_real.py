@@ -54,14 +54,14 @@ def job_kind(client: Client) -> None:
         client.create(CRDS, "", crd.definition())
     except api.AlreadyExists:
         return
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
         try:
             client.list(api.STJS)
             return
         except api.NotFound:
             time.sleep(0.2)
-    raise AssertionError("the CRD is not served after 20 s")
+    raise AssertionError("the CRD is not served after 60 s")
 
 
 def config_map(name: str, **more: Any) -> dict[str, Any]:

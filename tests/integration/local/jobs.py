@@ -19,6 +19,9 @@ from lanefeed_operator.local.poddoc import PodState
 
 TRAINER = str(Path(__file__).parent / "raw_trainer.py")
 ROWS = 1201
+NEVER = 10**9
+#: Exit code after Ctrl-C.
+INTERRUPTED = 130
 
 
 def make_data(folder: Path, rows: int = ROWS) -> None:
@@ -39,7 +42,8 @@ class LocalJob:
         if not (work / "data").exists():
             make_data(work / "data")
         self.env = {"RAW_OUT": str(self.out)}
-        self.pace(0.04)
+        self.pace(0.01)
+        self.allow(0)
         self.command = [sys.executable, TRAINER]
         self.spec: dict[str, Any] = {
             "replicas": 2,
@@ -63,16 +67,27 @@ class LocalJob:
 
     def pace(self, seconds: float) -> None:
         """Seconds a step from now on."""
-        temporary = self.out / ".sleep"
-        temporary.write_text(str(seconds))
-        temporary.replace(self.out / "sleep")
+        self._tell("sleep", seconds)
+
+    def allow(self, step: int) -> None:
+        """Let trainers run up to `step` and wait there: whatever a test does to them, however slowly, they are there.
+
+        Only a stop that was agreed on lets them go further.
+        """
+        self.allowed = step
+        self._tell("limit", step)
+
+    def _tell(self, name: str, value: float) -> None:
+        temporary = self.out / f".{name}"
+        temporary.write_text(str(value))
+        temporary.replace(self.out / name)
 
     # ---- commands ----------------------------------------------------------------------------------------------
 
     def environment(self) -> dict[str, str]:
         return os.environ | self.env | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
 
-    def lanefeed(self, *arguments: str, seconds: float = 60) -> subprocess.CompletedProcess[str]:
+    def lanefeed(self, *arguments: str, seconds: float = 200) -> subprocess.CompletedProcess[str]:
         """A command to its end."""
         command = [sys.executable, "-m", "lanefeed_operator.cli.main", *arguments]
         return subprocess.run(
@@ -100,8 +115,10 @@ class LocalJob:
     def log(self) -> str:
         return (self.work / "runner.log").read_text()
 
-    def finish(self, runner: subprocess.Popen[str], code: int = 0, seconds: float = 90) -> dict[str, Any]:
-        """Wait for the runner's end and its exit code; the last status."""
+    def finish(self, runner: subprocess.Popen[str], code: int = 0, seconds: float = 200) -> dict[str, Any]:
+        """Wait for the runner's end and its exit code; the last status. Trainers may go to their end, but for 130."""
+        if code != INTERRUPTED:
+            self.allow(NEVER)
         try:
             got = runner.wait(seconds)
         except subprocess.TimeoutExpired:
@@ -131,7 +148,7 @@ class LocalJob:
     def committed(self) -> int:
         return int(self.status().get("cursor", {}).get("totalStep", 0))
 
-    def until(self, what: Callable[[], Any], why: str, seconds: float = 40) -> Any:
+    def until(self, what: Callable[[], Any], why: str, seconds: float = 100) -> Any:
         deadline = time.monotonic() + seconds
         while not (value := what()):
             assert time.monotonic() < deadline, f"waited {seconds} s until {why}\n{self.log}\n{self.logs()}"
@@ -139,6 +156,8 @@ class LocalJob:
         return value
 
     def until_step(self, step: int) -> None:
+        """Until `step` is committed by all; they go on to the next commit at most (every 5 steps)."""
+        self.allow(max(self.allowed, step + 6))
         self.until(lambda: self.committed() >= step, f"step {step} is committed")
 
     def processes(self) -> list[int]:

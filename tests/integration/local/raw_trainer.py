@@ -1,15 +1,18 @@
 """A trainer that speaks docs/protocol.md with plain gRPC and no Lanefeed library: an independent witness.
 
 One process a rank. Consumes, commits every RAW_EVERY steps with the ledger that the frames themselves carry, leaves
-with 75 at an agreed stop, and goes on from the last commit whose state it wrote.
+with 75 at an agreed stop, and goes on from the last commit whose state it wrote. But for an agreed stop it goes no
+further than the step in OUT/limit.
 """
 
 import json
 import os
 import queue
 import sys
+import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import grpc
 
@@ -26,9 +29,9 @@ WORLD = int(os.environ["LANEFEED_WORLD_SIZE"])
 GENERATION = int(os.environ["LANEFEED_PLAN_GENERATION"])
 
 
-def pause() -> float:
-    """Seconds a step, which a test may change while the job runs."""
-    return float((OUT / "sleep").read_text())
+def told(name: str) -> float:
+    """What the test says, now: seconds a step ("sleep"), and the step to wait at ("limit")."""
+    return float((OUT / name).read_text())
 
 
 class Rank:
@@ -48,14 +51,32 @@ class Rank:
             up: queue.Queue[pb.ClientMessage] = queue.Queue()
             up.put(pb.ClientMessage(begin=pb.Begin(session=self.reply.session, rank=RANK)))
             stream = self.stub.Stream(iter(up.get, None), metadata=metadata)
+            down: queue.Queue[pb.ServerMessage | grpc.RpcError | None] = queue.Queue()
+            threading.Thread(target=self.hear, args=(stream, down), daemon=True).start()
             try:
-                for message in stream:
+                while (message := down.get()) is not None:
+                    if isinstance(message, grpc.RpcError):
+                        raise message
                     self.take(message, up)
                     if self.end or self.stopped:
                         break
+                if self.stopped:
+                    # It may have been at that step when it heard of it.
+                    self.commit()
             finally:
                 stream.cancel()
                 up.put(None)  # type: ignore[arg-type]
+
+    def hear(self, stream: Any, down: "queue.Queue[pb.ServerMessage | grpc.RpcError | None]") -> None:
+        """Messages as they come: a stop is heard also while the rank waits at its limit."""
+        try:
+            for message in stream:
+                if message.HasField("stop_at"):
+                    self.stop_at = message.stop_at.step
+                down.put(message)
+            down.put(None)
+        except grpc.RpcError as error:
+            down.put(error)
 
     def attach(self) -> None:
         request = pb.AttachRequest(
@@ -68,19 +89,19 @@ class Rank:
         )
         if self.next >= 0:
             request.resuming, request.resume_at = True, self.next
-            self.reply = self.stub.Attach(request, metadata=self.metadata, timeout=10)
+            self.reply = self.stub.Attach(request, metadata=self.metadata, timeout=60)
         else:
             peek = self.stub.Attach(
                 pb.AttachRequest(
                     protocol=PROTOCOL_VERSION, rank=RANK, world=WORLD, plan_generation=GENERATION, peek=True
                 ),
                 metadata=self.metadata,
-                timeout=10,
+                timeout=60,
             )
             step = peek.last_commit.step if peek.HasField("last_commit") else 0
             if step:
                 request.state_json = (OUT / f"state-{step}.json").read_text()
-            self.reply = self.stub.Attach(request, metadata=self.metadata, timeout=10)
+            self.reply = self.stub.Attach(request, metadata=self.metadata, timeout=60)
             self.next = self.since = self.reply.start
         self.info = StreamInfo.from_json(self.reply.stream_json)
 
@@ -91,13 +112,15 @@ class Rank:
     def take(self, message: pb.ServerMessage, up: "queue.Queue[pb.ClientMessage]") -> None:
         if message.HasField("failure"):
             sys.exit(f"{message.failure.kind}: {message.failure.message}")
-        if message.HasField("stop_at"):
-            self.stop_at = message.stop_at.step
         for frame in message.frames:
             for k in range(frame.steps):
                 if frame.first_step + k < self.next or self.stopped:
                     continue
-                seconds = pause()
+                while self.next >= told("limit") and self.stop_at is None:
+                    time.sleep(0.01)
+                if self.stopped:
+                    continue
+                seconds = told("sleep")
                 time.sleep(seconds)
                 self.step_seconds += seconds
                 self.ledger.add(frame.epoch, frame.samples, frame.sums[k])
@@ -134,7 +157,7 @@ class Rank:
             ledger_json=json.dumps(self.ledger.to_dict()),
         )
         request = pb.CommitRequest(session=self.reply.session, rank=RANK, plan_generation=GENERATION, commit=commit)
-        reply = self.stub.Commit(request, metadata=self.metadata, timeout=10)
+        reply = self.stub.Commit(request, metadata=self.metadata, timeout=60)
         if not reply.accepted:
             sys.exit(f"commit refused: {reply.reason}")
         self.ledger, self.since = Ledger(), self.next
@@ -142,7 +165,7 @@ class Rank:
 
 def main() -> None:
     rank = Rank()
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 100
     while not rank.end and not rank.stopped:
         try:
             rank.session()
@@ -151,7 +174,7 @@ def main() -> None:
                 sys.exit(f"no sidecar: {error}")
             time.sleep(0.1)
         else:
-            deadline = time.monotonic() + 30
+            deadline = time.monotonic() + 100
     sys.exit(75 if rank.stopped and not rank.end else 0)
 
 

@@ -57,7 +57,7 @@ class OperatorProcess:
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGCONT)
             self.process.kill()
-            self.process.wait(10)
+            self.process.wait(60)
 
     @property
     def text(self) -> str:
@@ -66,21 +66,21 @@ class OperatorProcess:
 
     def port(self, what: str) -> int:
         """Port 0 is any free one; the log says which."""
-        found = until(f"the {what} port", lambda: re.search(rf"{what} at \S*:(\d+)", self.text), 30.0)
+        found = until(f"the {what} port", lambda: re.search(rf"{what} at \S*:(\d+)", self.text))
         return int(found[1])
 
     def get(self, path: str) -> tuple[int, str]:
         """Status and text of a page; (0, "") while nobody answers."""
         port = self.port("metrics" if path == "/metrics" else "health")
         try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=5) as answer:
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=10) as answer:
                 return answer.status, answer.read().decode()
         except urllib.error.HTTPError as error:
             return error.code, error.read().decode()
         except OSError:
             return 0, ""
 
-    def ready(self, text: str = "ready", seconds: float = 40.0) -> float:
+    def ready(self, text: str = "ready", seconds: float = 100.0) -> float:
         """Wait for /readyz to say so; seconds since the start."""
         until(f"/readyz to say {text!r} ({self.text[-2000:]})", lambda: text in self.get("/readyz")[1], seconds)
         return time.monotonic() - self.begun
@@ -92,9 +92,9 @@ class OperatorProcess:
 
     def watching(self) -> None:
         """Wait until all watches have begun."""
-        until("the watches", lambda: "every watch has begun" in self.text, 30.0)
+        until("the watches", lambda: "every watch has begun" in self.text)
 
-    def terminate(self, seconds: float = 8.0) -> tuple[int, float]:
+    def terminate(self, seconds: float = 60.0) -> tuple[int, float]:
         """SIGTERM: (exit code, seconds)."""
         begun = time.monotonic()
         self.process.terminate()

@@ -36,7 +36,7 @@ def client(tmp_path_factory: pytest.TempPathFactory, shm_root: object) -> Iterat
         found = server.api()
         for provider, kind in KINDS.items():
             found.create(CRDS, "", definition(provider))
-            until(f"{kind.group} to be served", lambda kind=kind: served(found, kind), 30.0)
+            until(f"{kind.group} to be served", lambda kind=kind: served(found, kind))
         yield found
         found.close()
 

@@ -64,7 +64,6 @@ def test_watches_log_in_again_when_their_token_has_run_out(server: ApiServer, tm
         until(
             "the watches to be answered with the new token",
             lambda: all(0 < age < time.monotonic() - begun for age in ages(operator)),
-            60.0,
         )
         assert operator.process.poll() is None
 

@@ -3,7 +3,7 @@
 import dataclasses
 import re
 import threading
-import time
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -40,7 +40,7 @@ class GatedReader:
         self._gate, self._shard, self._real = gate, shard, real
 
     def read(self, row_group: int) -> formats.Chunk:
-        assert self._gate.open.wait(10)
+        assert self._gate.open.wait(60)
         self._gate.reads.append((self._shard, row_group))
         if self._gate.failures:
             self._gate.failures -= 1
@@ -57,6 +57,12 @@ class GatedReader:
         self._real.close()
 
 
+def waiting() -> tuple[threading.Event, Callable[[], bool]]:
+    """An event for when a fill waits, which asks whether it is cancelled then; and what it asks: never."""
+    begun = threading.Event()
+    return begun, lambda: begun.set() is not None
+
+
 def test_a_seek_wins_over_the_frame_in_the_making(tmp_path: Path) -> None:
     """A trainer restarts while a frame for its former life is waited for: the new life's frames come all the same."""
     manifest = write_shards(tmp_path / "d", [(200, 10)])
@@ -66,13 +72,14 @@ def test_a_seek_wins_over_the_frame_in_the_making(tmp_path: Path) -> None:
     gate.open.clear()
     engine.start()
     former: list[object] = []
-    thread = threading.Thread(target=lambda: former.append(engine.fill(0, 20, old.bytes, cancelled=until())))
+    begun, cancelled = waiting()
+    thread = threading.Thread(target=lambda: former.append(engine.fill(0, 20, old.bytes, cancelled=cancelled)))
     try:
         thread.start()
-        time.sleep(0.1)
+        assert begun.wait(60)
         engine.seek(0, 3)
         gate.open.set()
-        thread.join(10)
+        thread.join(60)
         assert former == [None], "the former life's fill did not return"
         assert drain(engine, 0, slot, reader, 3) == engine.total_steps
     finally:
@@ -289,15 +296,16 @@ def test_close_ends_a_waiting_fill_and_all_threads(tmp_path: Path) -> None:
     engine.start()
     result: list[object] = []
     slot = Slot(engine.slot_bytes)
-    thread = threading.Thread(target=lambda: result.append(engine.fill(0, 0, slot.bytes, cancelled=until())))
+    begun, cancelled = waiting()
+    thread = threading.Thread(target=lambda: result.append(engine.fill(0, 0, slot.bytes, cancelled=cancelled)))
     thread.start()
-    time.sleep(0.1)
+    assert begun.wait(60)
     closer = threading.Thread(target=engine.close)
     closer.start()
-    thread.join(2)
+    thread.join(60)
     assert result == [None]
     gate.open.set()
-    closer.join(2)
+    closer.join(60)
     engine.close()
     assert threading.active_count() == before
     assert sum(v for k, v in engine.memory().items() if k != "in_flight") == 0

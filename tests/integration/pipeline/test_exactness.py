@@ -172,7 +172,7 @@ def test_two_swapped_rows_of_a_gather_are_caught(tmp_path: Path, monkeypatch: py
 
     def swapped(self: Window) -> None:
         real(self)
-        self.places[[0, 1]] = self.places[[1, 0]]
+        self.marks[[0, 1], 1] = self.marks[[1, 0], 1]
 
     monkeypatch.setattr(slabs, "WIDE_BYTES", 24)
     _one_epoch(tmp_path / "right")

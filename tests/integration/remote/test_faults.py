@@ -168,12 +168,13 @@ def test_after_an_outage_nobody_thunders(s3: S3Server, manifest: Manifest, monke
             thread.start()
             time.sleep(4)
             away = [seen for seen in proxy.log if seen.fault == "down" and seen.at > began + 1]
+            seconds = time.monotonic() - began - 1
             proxy.down = False
-            thread.join(15)
+            thread.join(60)
             assert done == [engine.total_steps]
             assert stats.snapshot().failures["reset"] > 0
         # The rate of those that wait together, not of each: 16 row groups and 32 requests want to be read.
-        assert len(away) / 3 < 8, f"{len(away)} requests in 3 s of an outage"
+        assert len(away) / seconds < 8, f"{len(away)} requests in {seconds:.1f} s of an outage"
 
 
 def test_credentials_that_rotate(s3: S3Server, manifest: Manifest, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -240,7 +241,7 @@ def test_a_restart_reads_the_decoded_cache_and_not_the_store(
             with reading(manifest, **cache) as (engine, slot, stats):
                 assert drain(engine, 0, slot, Reader(engine, 1)) == engine.total_steps
                 groups = sum(len(shard.row_groups) for shard in manifest.shards)
-                end = time.monotonic() + 10
+                end = time.monotonic() + 60
                 while len(list(tmp_path.glob("cache/*/*"))) < groups and time.monotonic() < end:
                     time.sleep(0.05)
             if not stats.snapshot().counts.get("remote_requests"):

@@ -61,7 +61,7 @@ def serve(folder: Path, handler: type[http.server.SimpleHTTPRequestHandler]) -> 
     finally:
         server.shutdown()
         server.server_close()
-        thread.join(5)
+        thread.join(60)
 
 
 @pytest.fixture(scope="module")

@@ -110,7 +110,7 @@ def test_a_server_that_dies_and_comes_back_costs_time_alone(store: Store) -> Non
 def test_a_server_that_stays_away(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LANEFEED_READ_PATIENCE_SECONDS", "1")
     store.up.close()
-    with pytest.raises(DataError, match=r"cannot be read from (gs|ftp)://.*tried \d+ times in \d s"):
+    with pytest.raises(DataError, match=r"cannot be read from (gs|ftp)://.*tried \d+ times in \d+ s"):
         list_shards([store.uri])
 
 

@@ -27,7 +27,7 @@ KUBECONFIG = str(Path(os.environ.get("KUBE_STATE", "/tmp/kube")) / "admin.conf")
 def kubectl(*words: str) -> str:
     program = shutil.which("kubectl") or str(Path(KUBECONFIG).parent / "bin/kubectl")
     command = [program, "--kubeconfig", KUBECONFIG, *words]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=30)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     if done.returncode:
         raise RuntimeError(done.stderr.strip())
     return done.stdout.strip()
@@ -50,7 +50,7 @@ def api() -> Iterator[Client]:
 def namespace(api: Client) -> Iterator[str]:
     name = f"report-{os.getpid()}"
     kubectl("create", "namespace", name)
-    until = time.monotonic() + 20
+    until = time.monotonic() + 60
     while "default" not in kubectl("get", "sa", "-n", name, "-o", "name"):
         assert time.monotonic() < until, "the namespace got no service account"
         time.sleep(0.2)
@@ -95,7 +95,7 @@ def test_a_projected_token_of_the_pod_counts_until_the_pod_is_gone(real: Bed, ap
         assert not sidecar.say(3).reason
         assert job.core.snapshot(0).ranks[0].consumed == 3
         api.delete(PODS, namespace, "mine", uid=uid, grace=0)
-        until = time.monotonic() + 20
+        until = time.monotonic() + 60
         while (code := after_a_minute(real, sidecar)) is Code.OK:
             assert time.monotonic() < until, "the token of a pod that is gone is still accepted"
             time.sleep(0.5)

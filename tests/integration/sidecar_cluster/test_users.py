@@ -23,7 +23,7 @@ SIDECAR, TRAINER, GROUP, FS_GROUP = 65532, 4711, 65532, 7777
 TRAIN = """
 import json, sys
 import lanefeed
-loader = lanefeed.connect(rank=0, world=1, tensors="numpy", run_dir=sys.argv[1], plan_generation=1, attach_timeout=5)
+loader = lanefeed.connect(rank=0, world=1, tensors="numpy", run_dir=sys.argv[1], plan_generation=1, attach_timeout=30)
 ids = {}
 for _ in loader.epochs():
     for batch in loader:
@@ -55,7 +55,7 @@ class UserPod(Pod):
 
     def train(self, uid: int, gid: int, *groups: int) -> "subprocess.CompletedProcess[str]":
         command = command_as(uid, gid, groups, [sys.executable, "-c", TRAIN, str(self.run_dir)])
-        return subprocess.run(command, capture_output=True, text=True, timeout=60, env={**os.environ})
+        return subprocess.run(command, capture_output=True, text=True, timeout=100, env={**os.environ})
 
 
 @pytest.fixture
@@ -137,7 +137,7 @@ def test_a_second_life_of_the_same_user_takes_the_folder_over(home: Path) -> Non
 def test_a_folder_that_the_sidecar_may_not_write_to_says_so(home: Path) -> None:
     pod = UserPod(home, empty_dir(home, 0o750, 0), SIDECAR, GROUP, ())
     try:
-        assert pod.spawn().wait(15) == 2
+        assert pod.spawn().wait(60) == 2
         assert "cannot be written: Permission denied" in pod.last_line()
     finally:
         pod.close()

@@ -168,6 +168,6 @@ def test_many_threads_ask_for_many_tokens() -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(20)
+        thread.join(60)
     assert not wrong
     assert gate.it.size == 200

@@ -35,7 +35,9 @@ faults: list[str] = []
 def kubectl(*arguments: str, document: Any = None) -> tuple[int, str]:
     """Exit code and all output."""
     text = None if document is None else json.dumps(document)
-    found = subprocess.run(["kubectl", *arguments], input=text, capture_output=True, text=True, timeout=60, check=False)
+    found = subprocess.run(
+        ["kubectl", *arguments], input=text, capture_output=True, text=True, timeout=100, check=False
+    )
     return found.returncode, found.stdout + found.stderr
 
 
@@ -60,11 +62,11 @@ def main() -> None:
     namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}}
     namespace["metadata"]["labels"] = {"pod-security.kubernetes.io/enforce": "restricted"}
     need("namespace", *server_side, document=namespace)
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 60
     while kubectl("get", "stj")[0] and time.monotonic() < deadline:
         # Discovery follows a moment after the condition.
         time.sleep(0.2)
-    need("wait", "wait", "--for=condition=established", "--timeout=30s", f"crd/{crd.PLURAL}.lanefeed.dev")
+    need("wait", "wait", "--for=condition=established", "--timeout=60s", f"crd/{crd.PLURAL}.lanefeed.dev")
     code, text = kubectl("get", "crd", f"{crd.PLURAL}.lanefeed.dev", "-o", "json")
     conditions = json.loads(text)["status"]["conditions"] if code == 0 else []
     faults.extend(f"not structural: {c['message']}" for c in conditions if c["type"] == "NonStructuralSchema")
@@ -121,8 +123,8 @@ def _groups(dry: tuple[str, ...]) -> None:
             need(f"{name}", "create", "-f", "-", document=definition)
             own = True
         try:
-            need(f"{name} wait", "wait", "--for=condition=established", "--timeout=30s", name)
-            deadline = time.monotonic() + 30
+            need(f"{name} wait", "wait", "--for=condition=established", "--timeout=60s", name)
+            deadline = time.monotonic() + 60
             while kubectl("get", definition["metadata"]["name"], "-n", NAMESPACE)[0] and time.monotonic() < deadline:
                 time.sleep(0.2)
             job = load_job(
@@ -137,7 +139,7 @@ def _groups(dry: tuple[str, ...]) -> None:
             need(f"{provider} wrong", *dry, document=bad, words=("nobodysField",), refused=True)
         finally:
             if own:
-                kubectl("delete", name, "--timeout=30s")
+                kubectl("delete", name, "--timeout=60s")
 
 
 def _refused() -> None:

@@ -82,7 +82,7 @@ def test_room_that_a_dead_session_still_takes_is_waited_for(small_tmpfs: Path) -
     import threading
 
     threading.Timer(0.3, old.close).start()
-    made = arena(small_tmpfs, slots=4, slot_bytes=100_000, room_seconds=10)
+    made = arena(small_tmpfs, slots=4, slot_bytes=100_000, room_seconds=60)
     made.view(3)[:] = 1
     made.close()
 
@@ -113,7 +113,7 @@ def test_a_lock_that_is_let_go_in_time_is_waited_for(tmp_path: Path) -> None:
     fd = os.open(tmp_path / "sidecar.pid", os.O_RDWR | os.O_CREAT)
     fcntl.flock(fd, fcntl.LOCK_EX)
     threading.Timer(0.2, os.close, (fd,)).start()
-    RunFolder(str(tmp_path), lock_seconds=5).close()
+    RunFolder(str(tmp_path), lock_seconds=60).close()
 
 
 def test_the_token_is_kept_or_made(tmp_path: Path) -> None:

@@ -120,7 +120,7 @@ def test_held_slots_stay_leased_over_a_seek(rig: Rig) -> None:
     frames = next(first.messages()).frames
     kept = rig.ids(frames[1])
     first.close()
-    assert first.join(5)
+    assert first.join(60)
     second = rig.life(start=20, held=(3,))
     wait(second, SlotState.READY, 3)
     assert rig.ids(frames[1]) == kept
@@ -155,14 +155,14 @@ def test_finish_ends_the_rank_early_and_frees_what_was_read_ahead(rig: Rig) -> N
     next(messages)
     life.progress(pb.Progress(finished=True))
     assert life.ended
-    assert life.join(5)
+    assert life.join(60)
     assert rig.engine.seeks[-1] == (0, -1)
 
 
 def test_a_data_error_reaches_the_stream_with_its_text(rig: Rig) -> None:
     rig.engine.fail_at = "6"
     life = rig.life()
-    assert life.join(5)
+    assert life.join(60)
     assert [type(e) for e in rig.errors] == [DataError]
     life.fail(rig.errors[0])
     got = list(life.messages())
@@ -175,7 +175,7 @@ def test_a_data_error_reaches_the_stream_with_its_text(rig: Rig) -> None:
 def test_a_bug_of_ours_is_an_error_and_no_silence(rig: Rig) -> None:
     rig.engine.fail_at, rig.engine.fail_kind = "0", "bug"
     life = rig.life()
-    assert life.join(5)
+    assert life.join(60)
     assert "internal error while assembling for rank 0: RuntimeError('a planted bug')" in str(rig.errors[0])
 
 
@@ -194,7 +194,7 @@ def test_close_wakes_everybody_and_frees_the_filler(rig: Rig) -> None:
     thread.start()
     time.sleep(0.05)
     life.close(Unavailable("attached again"))
-    thread.join(5)
+    thread.join(60)
     assert not thread.is_alive()
     assert str(caught[0]) == "attached again"
-    assert life.join(5)
+    assert life.join(60)

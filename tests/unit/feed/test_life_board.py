@@ -28,7 +28,7 @@ class Trainer:
         self.rig = rig
         self.number = self.changes = 0
 
-    def take(self, seconds: float = 5) -> pb.Frame:
+    def take(self, seconds: float = 60) -> pb.Frame:
         end = time.monotonic() + seconds
         while (body := self.words.read(self.number)) is None:
             assert time.monotonic() < end, f"frame {self.number} did not come"
@@ -53,13 +53,13 @@ def rig(tmp_path: Path) -> Iterator[Rig]:
     assert not made.errors
 
 
-def reads_one_slot_late(rig: Rig) -> None:
-    """Consume the stream holding one frame, which must not change meanwhile."""
+def reads_one_slot_late(rig: Rig, seconds: float = 60) -> None:
+    """Consume the stream holding one frame, which must not change meanwhile; a frame is waited for so long."""
     life = rig.life()
     trainer, got = Trainer(rig, life), {}
     held: tuple[pb.Frame, list[list[int]]] | None = None
     while len(got) < rig.pod.total:
-        frame = trainer.take()
+        frame = trainer.take(seconds)
         rows = rig.ids(frame)
         for k, row in enumerate(rows):
             got[frame.first_step + k] = row
@@ -83,7 +83,7 @@ def test_tooth_a_slot_reused_too_early_is_caught(rig: Rig, monkeypatch: pytest.M
     """The planted fault: whatever is announced counts as given back."""
     monkeypatch.setattr(Board, "released", lambda _self, _slot, _number: True)
     with pytest.raises(AssertionError, match=r"changed before it was released|did not come"):
-        reads_one_slot_late(rig)
+        reads_one_slot_late(rig, 2)
 
 
 def test_tooth_a_release_that_does_not_name_its_frame_is_caught(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -95,7 +95,7 @@ def test_tooth_a_release_that_does_not_name_its_frame_is_caught(rig: Rig, monkey
 
     monkeypatch.setattr(Board, "released", released)
     with pytest.raises(AssertionError, match=r"changed before it was released|did not come"):
-        reads_one_slot_late(rig)
+        reads_one_slot_late(rig, 2)
 
 
 def test_slots_wait_ready_until_they_are_read_and_leased_until_given_back(rig: Rig) -> None:
@@ -212,5 +212,5 @@ def test_a_trainer_that_wants_no_more_ends_the_filler(rig: Rig) -> None:
     life = rig.life()
     wait(life, SlotState.READY, SLOTS)
     life.progress(pb.Progress(finished=True))
-    assert life.join(5)
+    assert life.join(60)
     assert life.ended

@@ -17,7 +17,7 @@ FAKES = str(Path(__file__).parent / "fakes")
 PYTHONPATH = os.pathsep.join([FAKES, *filter(None, sys.path)])
 
 
-def wait_for(what: Callable[[], object], seconds: float = 20.0) -> object:
+def wait_for(what: Callable[[], object], seconds: float = 60.0) -> object:
     """The first true value of `what`."""
     deadline = time.monotonic() + seconds
     while not (value := what()):
@@ -75,7 +75,7 @@ class RunningPod:
 
     def end(self) -> PodState:
         """Wait for the supervisor's own end."""
-        self.process.wait(20)
+        self.process.wait(60)
         return self.state
 
     def leftovers(self) -> list[int]:

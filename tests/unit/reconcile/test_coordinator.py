@@ -276,7 +276,7 @@ def server(tmp_path: Path) -> Iterator[tuple[Bed, Server]]:
 
 def send(address: str, request: pb.ReportRequest, token: str = TOKEN) -> pb.ReportReply:
     with grpc.insecure_channel(address) as channel:
-        return rpc.CoordinatorStub(channel).Report(request, timeout=5, metadata=((TOKEN_METADATA, token),))
+        return rpc.CoordinatorStub(channel).Report(request, timeout=60, metadata=((TOKEN_METADATA, token),))
 
 
 def message(rank: int, *, text: str | None = None) -> pb.ReportRequest:
@@ -297,7 +297,7 @@ def test_over_the_wire_a_commit_is_acknowledged_as_soon_as_it_is_persisted(serve
 
     def shell() -> None:
         while bed.last[0] < 7:
-            assert woken.wait(5)
+            assert woken.wait(60)
             woken.clear()
         bed.core.persisted(bed.core.snapshot(0).version)
 
@@ -306,7 +306,7 @@ def test_over_the_wire_a_commit_is_acknowledged_as_soon_as_it_is_persisted(serve
     bed.core.stop(1, 99, "Resize")
     send(running.address, message(0))
     reply = send(running.address, message(1))
-    thread.join(5)
+    thread.join(60)
     assert reply.commits_taken == 1
     assert reply.last_commit.name == "c7"
     assert (reply.stop_at.step, reply.stop_at.reason) == (99, "Resize")

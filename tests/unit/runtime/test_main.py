@@ -34,7 +34,7 @@ def test_a_thread_that_breaks_ends_the_process_where_it_is_needed(
     with monkeypatch.context() as without, caplog.at_level(logging.ERROR):
         without.setattr(threading, "Timer", NoTimer)
         thread.start()
-        thread.join(10)
+        thread.join(60)
     assert process._stop.is_set() is ends
     assert process._code == (FAILED if ends else 0)
     assert f"thread {name} broke" in caplog.text

@@ -54,7 +54,7 @@ class Bed:
             yield
         finally:
             self.resync.stop()
-            self.resync._thread.join(5)
+            self.resync._thread.join(60)
             assert not self.resync._thread.is_alive()
 
 

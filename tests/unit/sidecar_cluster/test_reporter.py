@@ -84,13 +84,14 @@ def test_the_pace_is_the_control_planes_and_news_are_sent_at_once(bed: Bed) -> N
     with eventually() as check:
         check(lambda: len(bed.wire.sent) >= 5)
     bed.wire.answer = lambda _request: pb.ReportReply(next_report_seconds=30.0)
-    time.sleep(0.2)
+    with eventually() as check:
+        check(lambda: bed.reporter._interval == 30.0)
     before = len(bed.wire.sent)
     time.sleep(0.5)
     assert len(bed.wire.sent) == before
     bed.wire.answer = lambda _request: pb.ReportReply()
     bed.reporter.wake()
-    with eventually(1.0) as check:
+    with eventually(20) as check:
         check(lambda: len(bed.wire.sent) >= before + 5)
     sequences = [request.sequence for _, request in bed.wire.sent]
     assert sequences == sorted(set(sequences))
@@ -126,21 +127,20 @@ def test_at_the_end_commits_are_sent_until_they_are_taken(bed: Bed) -> None:
     began = time.monotonic()
 
     def answer(request: pb.ReportRequest) -> pb.ReportReply:
-        late = time.monotonic() - began > 0.6
-        return pb.ReportReply(commits_taken=len(request.commits) if late else 0)
+        return pb.ReportReply(commits_taken=len(request.commits) if len(bed.wire.sent) == 4 else 0)
 
     bed.wire.answer = answer
-    bed.reporter.close(10.0)
-    assert 0.6 < time.monotonic() - began < 5
+    bed.reporter.close(60.0)
+    assert time.monotonic() - began > 0.15, "not one after the other without a pause"
     assert len(bed.commits) == 0
-    assert 3 <= len(bed.wire.sent) <= 12
+    assert len(bed.wire.sent) == 4
 
 
 def test_at_the_end_a_report_that_did_not_count_is_sent_again(bed: Bed) -> None:
     """An operator that has just started does not know the pod yet."""
     answers = [pb.ReportReply(reason="pod is not known yet: try again")] * 2 + [pb.ReportReply()]
     bed.wire.answer = lambda _request: answers[min(len(bed.wire.sent), 3) - 1]
-    bed.reporter.close(10.0)
+    bed.reporter.close(60.0)
     assert len(bed.wire.sent) == 3
 
 
@@ -162,5 +162,5 @@ def test_the_end_has_a_limit(bed: Bed) -> None:
     bed.commit(5)
     began = time.monotonic()
     bed.reporter.close(0.5)
-    assert 0.4 < time.monotonic() - began < 2
+    assert 0.4 < time.monotonic() - began < 20
     assert len(bed.commits) == 1

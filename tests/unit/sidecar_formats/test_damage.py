@@ -269,7 +269,7 @@ def test_readers_in_threads_agree(tmp_path: Path) -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(30)
+        thread.join(60)
     assert found == [True] * 4
 
 

@@ -161,7 +161,7 @@ def test_of_many_that_leave_at_once_exactly_one_is_the_last(tmp_path: Path) -> N
         gate, last = threading.Barrier(6), []
 
         def leave(folder: RunFolder, gate: threading.Barrier = gate, last: list[RunFolder] = last) -> None:
-            gate.wait(10)
+            gate.wait(60)
             if folder.leave():
                 last.append(folder)
 
@@ -169,7 +169,7 @@ def test_of_many_that_leave_at_once_exactly_one_is_the_last(tmp_path: Path) -> N
         for thread in threads:
             thread.start()
         for thread in threads:
-            thread.join(10)
+            thread.join(60)
         assert len(last) == 1
         last[0].done(remove=False)
 

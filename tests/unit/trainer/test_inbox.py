@@ -254,11 +254,11 @@ def test_a_wait_ends_with_the_frame_an_event_or_its_time(sidecar: Sidecar) -> No
         bed.inbox.get(timeout=0.05)
     threading.Timer(0.1, lambda: bed.inbox.attach(sidecar.attach())).start()
     threading.Timer(0.2, lambda: sidecar.announce(0, 0)).start()
-    event = bed.inbox.get(timeout=20)
+    event = bed.inbox.get(timeout=60)
     assert isinstance(event, FrameCame)
     threading.Timer(0.1, lambda: bed.inbox.put(Failed(NotConnected("closed")))).start()
-    assert isinstance(bed.inbox.get(timeout=20), Failed)
-    assert time.monotonic() - began < 15, "somebody was not woken"
+    assert isinstance(bed.inbox.get(timeout=60), Failed)
+    assert time.monotonic() - began < 50, "somebody was not woken"
 
 
 def test_the_wake_up_crosses_processes(sidecar: Sidecar) -> None:
@@ -270,9 +270,9 @@ def test_the_wake_up_crosses_processes(sidecar: Sidecar) -> None:
         time.sleep(0.2)
         sidecar.announce(0, 0)
         os._exit(0)
-    assert isinstance(bed.inbox.get(timeout=20), FrameCame)
+    assert isinstance(bed.inbox.get(timeout=60), FrameCame)
     os.waitpid(pid, 0)
-    assert time.monotonic() - began < 15
+    assert time.monotonic() - began < 50
 
 
 def test_a_board_that_is_not_there_is_an_error_with_both_sides(sidecar: Sidecar) -> None:

@@ -144,7 +144,7 @@ def test_finalizers_may_run_anywhere() -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(10)
+        thread.join(60)
     lease.drop()
     assert queue.get_nowait() is lease
     assert queue.empty()

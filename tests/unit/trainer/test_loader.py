@@ -102,7 +102,7 @@ def test_threads_share_an_iteration() -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(30)
+        thread.join(60)
     assert sorted(i for batch in got for i in batch) == list(range(23))
 
 
