@@ -62,6 +62,7 @@ def test_a_row_group_four_times_the_budget(kind: str, ranks: int, tmp_path: Path
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1300)
 @pytest.mark.parametrize("kind", list(SPECS))
 def test_a_row_group_of_two_gigabytes(kind: str, tmp_path: Path) -> None:
     if shutil.disk_usage(tmp_path).free < 1 << 30:

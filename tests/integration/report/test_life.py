@@ -18,6 +18,7 @@ from lanefeed_operator.coordinator import handlers
 from lanefeed_operator.coordinator.certificates import Lifetimes
 from lanefeed_operator.coordinator.core import Coordinator
 from lanefeed_operator.coordinator.reports import PodReport, RankCommit, RankReport
+from support.feed_client import eventually
 from support.report_bed import LANES, TOTAL, Bed, Pod, ledger, refusal
 
 Code = grpc.StatusCode
@@ -36,9 +37,11 @@ def certificate_of(port: int, trust: str) -> x509.Certificate:
     return x509.load_der_x509_certificate(shown)
 
 
+@pytest.mark.slow
 def test_certificates_rotate_while_50_sidecars_report_and_none_is_refused() -> None:
     """Each sidecar connects anew again and again, with a trust file that may be as old as the overlap allows."""
-    life = Lifetimes(authority=12.0, server=6.0, overlap=2.5, backdate=60.0)
+    # Whatever has to be renewed has four seconds left then: a busy machine may stand still for some of them.
+    life = Lifetimes(authority=24.0, server=12.0, overlap=4.0, backdate=60.0)
     bed = Bed(life, renew_seconds=0.2)
     bed.up()
     signers: set[str] = set()
@@ -47,22 +50,24 @@ def test_certificates_rotate_while_50_sidecars_report_and_none_is_refused() -> N
     trusts: list[tuple[float, str]] = [(time.time(), bed.certificates.trust)]
     bed.certificates.on_trust = lambda trust: trusts.append((time.time(), trust))
 
-    def file_of(age: float) -> str:
-        """The trust file as it was `age` seconds ago: that is how late a kubelet may be."""
-        then = time.time() - age
+    def file_of(then: float) -> str:
+        """The trust file as it was then: that is how late a kubelet may be."""
         return next((trust for at, trust in reversed(trusts) if at <= then), trusts[0][1])
 
     def sidecar(index: int) -> int:
         said = 0
         while not stop.is_set():
-            with bed.pod(f"j{index}", 0, trust=file_of((index % 10) * 0.2)) as pod:
+            then = time.time() - (index % 10) * 0.2
+            with bed.pod(f"j{index}", 0, trust=file_of(then)) as pod:
                 pod.session = f"s{index}-{said}"
                 for _ in range(3):
                     try:
-                        assert not pod.say(said, seconds=10).reason
+                        assert not pod.say(said).reason
                         said += 1
                     except grpc.RpcError as error:
-                        failures.append(f"{error.code()} {error.details()}")  # type: ignore[attr-defined]
+                        # A thread that stood still for longer than the overlap came with too old a file.
+                        if time.time() - then < life.overlap:
+                            failures.append(f"{error.code()} {error.details()}")  # type: ignore[attr-defined]
                     if stop.wait(0.3):
                         break
         return said
@@ -72,8 +77,10 @@ def test_certificates_rotate_while_50_sidecars_report_and_none_is_refused() -> N
     try:
         with ThreadPoolExecutor(50) as pool:
             sidecars = [pool.submit(sidecar, index) for index in range(50)]
-            until = time.time() + 18
-            while time.time() < until:
+            until, end = 0.0, time.time() + 120
+            while time.time() < (until or end):
+                if len(signers) > 1 and not until:
+                    until = time.time() + 3
                 shown = certificate_of(bed.port, bed.certificates.trust)
                 signers.add(shown.issuer.rfc4514_string() + shown.extensions[-1].value.public_bytes().hex()[-40:])
                 time.sleep(0.25)
@@ -223,7 +230,8 @@ def test_an_answer_is_held_a_second_at_most(bed: Bed) -> None:
 
 def test_a_hanging_event_loop_is_seen(bed: Bed) -> None:
     assert bed.server is not None
-    assert bed.server.quiet() < 3
+    with eventually() as check:
+        check(lambda: bed.server.quiet() < 2)
     hold = threading.Event()
 
     def hang() -> None:
@@ -233,14 +241,13 @@ def test_a_hanging_event_loop_is_seen(bed: Bed) -> None:
     job.core.on_change = hang
     with bed.pod("j1", 0) as pod:
         call = pod.stub.Report.future(pod.request(1), timeout=60, metadata=pod.metadata)
-        time.sleep(3.5)
-        assert bed.server.quiet() > 2
+        with eventually() as check:
+            check(lambda: bed.server.quiet() > 3)
         hold.set()
         assert not call.result().reason
-    time.sleep(1.5)
-    assert bed.server.quiet() < 3
     assert bed.server.pacer is not None
-    assert bed.server.pacer.slowing > 1.0, "everybody is told to report less often"
+    with eventually(what="everybody to be told to report less often") as check:
+        check(lambda: bed.server.quiet() < 2 and bed.server.pacer.slowing > 1.0)
 
 
 def test_a_stopped_service_answers_nobody_and_its_port_is_free(bed: Bed) -> None:
