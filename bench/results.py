@@ -7,7 +7,7 @@ over rounds, because the machine drifts by more between rounds than within one.
 from collections.abc import Mapping, Sequence
 from statistics import median
 
-__all__ = ["GUARDED", "PEERS", "Rounds", "flatten", "guard", "others", "ratio_keys"]
+__all__ = ["GUARDED", "PEERS", "Rounds", "behind", "flatten", "guard", "others", "ratio_keys", "runs_of"]
 
 Run = Mapping[str, float]
 #: Key of a run ("lanefeed.W4", "decode.W4", "busy.tdnodes.W4") -> its runs, one per round.
@@ -114,17 +114,33 @@ def ratio_keys(numbers: Mapping[str, float]) -> list[str]:
     return [key for key in numbers if key.partition(".")[0] in GUARDED]
 
 
-def guard(numbers: Mapping[str, float], committed: Mapping[str, float]) -> list[str]:
-    """What got worse than half of the committed value, in words; also a resume that is not exact."""
-    wrong = []
+def behind(numbers: Mapping[str, float], committed: Mapping[str, float]) -> dict[str, str]:
+    """The figures that are worse than half of the committed ones, and that in words."""
+    wrong = {}
     for key in numbers:
         before = committed.get(key)
         if before and key.partition(".")[0] in GUARDED_LOWER and numbers[key] > before * 2:
-            wrong.append(f"{key} is {numbers[key]:.3f} and was {before:.3f}: more than twice")
+            wrong[key] = f"{key} is {numbers[key]:.3f} and was {before:.3f}: more than twice"
     for key in ratio_keys(numbers):
         before = committed.get(key)
         if before and numbers[key] < before / 2:
-            wrong.append(f"{key} is {numbers[key]:.3f} and was {before:.3f}: less than half")
+            wrong[key] = f"{key} is {numbers[key]:.3f} and was {before:.3f}: less than half"
+    return wrong
+
+
+def runs_of(figure: str) -> tuple[str, str]:
+    """The keys of the two runs whose ratio a guarded figure is."""
+    kind, _, rest = figure.partition(".")
+    if kind == "ranks2_cpu_ratio":
+        return "ranks1", "ranks2"
+    if kind == "peer_ratio":
+        return f"lanefeed.{rest.partition('.')[2]}", rest
+    return f"lanefeed.{rest}", f"decode.{rest}"
+
+
+def guard(numbers: Mapping[str, float], committed: Mapping[str, float]) -> list[str]:
+    """What got worse than half of the committed value, in words; also a resume that is not exact."""
+    wrong = list(behind(numbers, committed).values())
     if numbers.get("resume_exact", 1.0) != 1.0:
         wrong.append("a resume at half of the epoch did not give the batches that the saving run went on with")
     return wrong
