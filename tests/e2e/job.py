@@ -195,9 +195,9 @@ class Job:
 
     def remove(self, *, wait: bool = False) -> None:
         """The namespace and all in it."""
-        how = [f"--wait={wait}".lower(), "--ignore-not-found", "--timeout=60s"]
-        self.cluster.kubectl("delete", "namespace", self.namespace, *how, seconds=90)
-        self.cluster.kubectl("delete", "pv", self.namespace, *how, seconds=90)
+        how = [f"--wait={wait}".lower(), "--ignore-not-found", "--timeout=170s"]
+        self.cluster.kubectl("delete", "namespace", self.namespace, *how)
+        self.cluster.kubectl("delete", "pv", self.namespace, *how)
 
     # ---- questions -------------------------------------------------------------------------------------------------
 

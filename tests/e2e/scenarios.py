@@ -20,7 +20,7 @@ Run = Callable[[Cluster], None]
 #: How many scenarios of a group run at a time.
 WIDTH = {"calm": 4, "nodes": 1, "control": 1}
 #: For all that come before it, and itself.
-SECONDS = 1500
+SECONDS = 2400
 
 _registered: dict[str, tuple[str, Run]] = {}
 

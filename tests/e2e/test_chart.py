@@ -52,7 +52,7 @@ def test_the_api_server_takes_the_chart(cluster: Cluster) -> None:
 @scenario("control")
 def test_helm_test_passes(cluster: Cluster) -> None:
     """`helm test`, as the notes of the release say."""
-    said = cluster.run(["helm", "test", RELEASE, "--namespace", SYSTEM, "--timeout=60s"], seconds=90)
+    said = cluster.run(["helm", "test", RELEASE, "--namespace", SYSTEM, "--timeout=170s"])
     assert "Phase:          Succeeded" in said, said
 
 
@@ -96,7 +96,7 @@ def test_uninstalled_and_installed_again_in_mid_run(cluster: Cluster) -> None:
     with job(cluster, "uninstalled", epochs=2) as made:
         pods = running(made)
         before = authority(cluster)
-        cluster.run(["helm", "uninstall", RELEASE, "--namespace", SYSTEM, "--wait"], seconds=90)
+        cluster.run(["helm", "uninstall", RELEASE, "--namespace", SYSTEM, "--wait"])
         try:
             assert made.object()["spec"]["replicas"] == 2, "the definition and its objects stay"
             made.seen(MIDDLE + 40)
@@ -120,7 +120,7 @@ def test_two_replicas_in_namespaces_of_their_own(cluster: Cluster) -> None:
             pods = running(made)
             first = leader(cluster)
             cluster.kubectl("-n", SYSTEM, "delete", "pod", first, "--force", "--grace-period=0")
-            wait(lambda: leader(cluster) not in ("", first), 40, "another leader")
+            wait(lambda: leader(cluster) not in ("", first), 60, "another leader")
             made.reaches(MIDDLE + 40, seconds=90)
             assert uids(made) == pods
             check_end(made, pods)

@@ -22,7 +22,7 @@ def lanefeed(made: Job, *args: str) -> tuple[int, str, str]:
         cwd=made.folder,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=180,
         check=False,
     )
     return done.returncode, done.stdout, done.stderr

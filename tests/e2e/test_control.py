@@ -26,13 +26,13 @@ def no_operator(cluster: Cluster) -> Iterator[None]:
     deployment = f"deployment/{RELEASE}"
     cluster.kubectl("-n", SYSTEM, "scale", deployment, "--replicas=0")
     cluster.kubectl(
-        "-n", SYSTEM, "wait", "--for=delete", "pod", "-l", "app.kubernetes.io/name=lanefeed", "--timeout=60s"
+        "-n", SYSTEM, "wait", "--for=delete", "pod", "-l", "app.kubernetes.io/name=lanefeed", "--timeout=170s"
     )
     try:
         yield
     finally:
         cluster.kubectl("-n", SYSTEM, "scale", deployment, "--replicas=1")
-        cluster.kubectl("-n", SYSTEM, "rollout", "status", deployment, "--timeout=60s", seconds=90)
+        cluster.kubectl("-n", SYSTEM, "rollout", "status", deployment, "--timeout=170s")
 
 
 @scenario("control")

@@ -139,12 +139,12 @@ def test_a_node_is_drained(cluster: Cluster) -> None:
             f"node{LOST}",
             "--ignore-daemonsets",
             "--delete-emptydir-data",
-            "--timeout=90s",
+            "--timeout=170s",
             "--pod-selector=lanefeed.dev/job=drained",
         ]
         try:
             with ThreadPoolExecutor(1) as pool:
-                drained = pool.submit(cluster.kubectl, *drain, seconds=120)
+                drained = pool.submit(cluster.kubectl, *drain)
                 made.leaves()
                 drained.result()
             replaced(made, victim)

@@ -15,12 +15,12 @@ def test_the_readme_is_true(cluster: Cluster) -> None:
     assert found, "the README has lost its lines for Kubernetes"
     lines = found[1].strip().splitlines()
     assert len(lines) == 4
-    cluster.run(["helm", "uninstall", RELEASE, "--namespace", SYSTEM, "--wait"], seconds=90)
+    cluster.run(["helm", "uninstall", RELEASE, "--namespace", SYSTEM, "--wait"])
     tools = f"{ROOT / '.venv' / 'bin'}:{cluster.env['PATH']}"
     environment = [f"PATH={tools}", "REGISTRY=kube.test", "TAG=dev"]
     try:
         shell = ["env", *environment, "bash", "-euo", "pipefail", "-c", "\n".join(lines)]
-        said = cluster.run(shell, seconds=420, cwd=ROOT)
+        said = cluster.run(shell, seconds=900, cwd=ROOT)
         assert "3 epochs proven: every sample used exactly once" in said, said
     finally:
         for kind in ("stj/hello", "configmap/hello-data"):
