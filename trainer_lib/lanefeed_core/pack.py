@@ -7,8 +7,9 @@ the pieces. Every token is in exactly one place; nothing is dropped and nothing 
 """
 
 from bisect import bisect_left, insort
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +25,8 @@ BLOCK_TOKENS = 4 << 20
 
 _Ints = NDArray[np.int64]
 _Tokens = NDArray[np.generic]
+#: (elements, dtype) -> an array of them, whatever is in it.
+Empty = Callable[[int, np.dtype[Any]], _Tokens]
 #: Sequences that are still open, by the room they have: (room << _SHIFT) + number, sorted.
 _SHIFT = 32
 
@@ -45,9 +48,12 @@ class Packed:
         return len(self.lengths)
 
 
-def pack(values: _Tokens, offsets: _Ints, packing: Packing) -> Packed:
-    """All sequences of a row group. values: all documents end to end; offsets: int64 [documents + 1], from 0."""
-    return Packer(packing).add(values, offsets, last=True)
+def pack(values: _Tokens, offsets: _Ints, packing: Packing, empty: Empty = np.empty) -> Packed:
+    """All sequences of a row group. values: all documents end to end; offsets: int64 [documents + 1], from 0.
+
+    `empty` gives memory, as `np.empty` does: fresh pages cost more than all that is done here.
+    """
+    return Packer(packing, empty).add(values, offsets, last=True)
 
 
 def yield_of(lengths: _Ints, packing: Packing) -> int:
@@ -63,9 +69,9 @@ def yield_of(lengths: _Ints, packing: Packing) -> int:
 class Packer:
     """Packs a row group that comes in pieces, one after the other. Keeps what no sequence could be made of yet."""
 
-    def __init__(self, packing: Packing) -> None:
-        """Of one row group, from its first document on."""
-        self._packing = packing
+    def __init__(self, packing: Packing, empty: Empty = np.empty) -> None:
+        """Of one row group, from its first document on. `empty`: see `pack`."""
+        self._packing, self._empty = packing, empty
         self._best_fit = packing.mode == BEST_FIT
         #: Concat: the end of the stream that fills no sequence: tokens and, with a mask, documents and positions.
         self._rest: list[_Tokens] = []
@@ -99,12 +105,23 @@ class Packer:
         taken = min(len(values), count * size - len(rest[0]))
         self._rest = [stream[taken:].copy() for stream in streams]
         made = [
-            _joined(old, new[:taken], fill).reshape(count, size)
+            self._joined(old, new[:taken], fill).reshape(count, size)
             for old, new, fill in zip(rest, streams, self._fills(missing), strict=False)
         ]
         lengths = np.full(count, size, np.int32)
         lengths[-1] -= missing
         return _packed(made, lengths)
+
+    def _joined(self, *parts: _Tokens) -> _Tokens:
+        """One array; a view where there is but one part."""
+        full = [part for part in parts if len(part)]
+        if len(full) == 1:
+            return full[0]
+        out, at = self._empty(sum(map(len, full)), full[0].dtype), 0
+        for part in full:
+            out[at : at + len(part)] = part
+            at += len(part)
+        return out
 
     def _fills(self, missing: int) -> list[_Tokens]:
         """Padding of tokens, documents and positions."""
@@ -143,8 +160,8 @@ class Packer:
         """Tokens moved to where the fits put them."""
         size, masked = self._packing.sequence_length, self._packing.cross_document_mask
         fills = self._fills(size)
-        made = [np.empty((count, size), fill.dtype) for fill in (fills if masked else fills[:1])]
-        flat = [array.reshape(-1) for array in made]
+        flat = [self._empty(count * size, fill.dtype) for fill in (fills if masked else fills[:1])]
+        made = [array.reshape(count, size) for array in flat]
         lengths = np.zeros(count, np.int32)
         for fit in fits:
             lengths[fit.first_sequence : fit.first_sequence + fit.sequences] = fit.filled
@@ -299,11 +316,6 @@ def _numbers(offsets: _Ints, first: int) -> list[_Tokens]:
     documents = np.repeat(np.arange(first, first + len(lengths), dtype=np.int32), lengths)
     positions = np.arange(offsets[-1], dtype=np.int32) - np.repeat(offsets[:-1].astype(np.int32), lengths)
     return [documents, positions]
-
-
-def _joined(old: _Tokens, new: _Tokens, fill: _Tokens) -> _Tokens:
-    """One array; a view where there is but one part."""
-    return np.concatenate([old, new, fill]) if len(old) or len(fill) else new
 
 
 def _packed(made: list[_Tokens], lengths: NDArray[np.int32]) -> Packed:

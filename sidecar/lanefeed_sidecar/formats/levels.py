@@ -1,8 +1,9 @@
 """Do a page's levels say that every list is whole? Parquet stores for each value where lists begin and what is null.
 
 Called by `whole_lists`, which skips the levels of a page only where this says yes: no null anywhere, and a list
-begins at every `size`-th value. Levels come as runs and packed bits. The answer depends on a page's bytes alone, and
-nearly all pages of a dataset have the same, so answers are remembered.
+begins at every `size`-th value; of lists of any length it asks where they begin. Levels come as runs and packed bits.
+The answer depends on a page's bytes alone, and nearly all pages of a dataset have the same where lists are of one
+length, so answers are remembered.
 """
 
 from functools import lru_cache
@@ -12,7 +13,7 @@ from numpy.typing import NDArray
 
 from lanefeed_sidecar.formats.compact import unsigned
 
-__all__ = ["all_present", "decode", "longest", "whole_lists"]
+__all__ = ["all_present", "decode", "longest", "starts", "whole_lists"]
 
 #: Level bytes of a page are about a thousandth of its values; larger ones are not worth remembering.
 _REMEMBERED = 256
@@ -72,6 +73,48 @@ def whole_lists(data: bytes, count: int, first: int, size: int) -> bool:
         return False
     wanted = (np.arange(first, first + count, dtype=np.int64) % size != 0).astype(np.uint8)
     return bool((found == wanted).all())
+
+
+#: The bits of a byte that are 0.
+_ZEROS = [tuple(bit for bit in range(8) if not byte >> bit & 1) for byte in range(256)]
+
+
+def starts(data: bytes, count: int, most: int) -> list[int] | None:
+    """At which of `count` values a list begins: those of level 0, of levels 0 and 1.
+
+    None where there are more than `most`, or where the bytes are no such levels. One step a run and not an array of all
+    levels: a list of a thousand values is two runs.
+    """
+    found: list[int] = []
+    at = filled = 0
+    while filled < count:
+        header, at = unsigned(data, at)
+        values = header >> 1
+        if not values:
+            return None
+        if header & 1:
+            packed = data[at : at + values]
+            if len(packed) < values or filled + 8 * values - count > 7:
+                return None
+            at += values
+            for byte in packed:
+                if byte != 255:
+                    found += [filled + bit for bit in _ZEROS[byte]]
+                    if len(found) > most + 8:
+                        return None
+                filled += 8
+        else:
+            level = data[at]
+            at += 1
+            if level > 1 or values > count - filled or (not level and values > most - len(found)):
+                return None
+            if not level:
+                found += range(filled, filled + values)
+            filled += values
+    # The last byte is filled up to eight.
+    while found and found[-1] >= count:
+        found.pop()
+    return found if at == len(data) and len(found) <= most else None
 
 
 def longest(data: bytes, count: int, width: int, carried: int) -> tuple[int, int]:

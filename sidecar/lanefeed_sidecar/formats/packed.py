@@ -7,8 +7,11 @@ Wraps any reader of documents (local, remote, Parquet, Arrow) where the manifest
 """
 
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
 
 from lanefeed_core.layout import Column
 from lanefeed_core.manifest import Field, Manifest, Shard
@@ -94,7 +97,7 @@ class _PackedReader:
         """See ShardReader."""
         documents = documents_of(self._reader.read(row_group).columns[0])
         self._check_type(documents, row_group)
-        made = pack(documents.values, documents.offsets, self._packing)
+        made = pack(documents.values, documents.offsets, self._packing, _empty)
         self._check_count(made.count, row_group)
         return _chunk(made)
 
@@ -105,7 +108,7 @@ class _PackedReader:
     def stream(self, row_group: int, batch_rows: int) -> Iterator[Chunk]:
         """See ShardReader."""
         wanted, documents = self._shard.row_groups[row_group], self._shard.documents[row_group]
-        machine, count = Packer(self._packing), 0
+        machine, count = Packer(self._packing, _empty), 0
         none = RaggedChunk(np.zeros(0, self._packing.dtype), np.zeros(1, np.int64))
         for piece in self._reader.stream(row_group, max(1, documents * batch_rows // max(1, wanted))):
             found = documents_of(piece.columns[0])
@@ -138,6 +141,14 @@ class _PackedReader:
                 f"shard {self._path}, row group {row_group} has documents for {count} sequences of "
                 f"{self._packing.sequence_length} tokens and the manifest says {wanted}; {REMEDY}"
             )
+
+
+def _empty(count: int, dtype: "np.dtype[Any]") -> NDArray[np.generic]:
+    """Memory of Arrow's pool, which keeps what was let go of: NumPy's is fresh each time, and its pages cost more than
+    the copy into them.
+    """
+    values: NDArray[np.generic] = np.frombuffer(pa.allocate_buffer(count * dtype.itemsize), dtype)
+    return values
 
 
 def _chunk(made: Packed) -> Chunk:

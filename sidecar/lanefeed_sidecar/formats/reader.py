@@ -211,9 +211,9 @@ class ParquetReader:
         return found
 
     def weigh(self, row_group: int, most: int) -> Weight:
-        """See ShardReader. Lists that are read without levels are bounded there, and weighed when they are not."""
+        """See ShardReader. Fixed lists read without levels are bounded there, and weighed when they are not."""
         self._most = most
-        return self._weigh(row_group, self._lists.names)
+        return self._weigh(row_group, self._lists.bounded)
 
     def _weigh(self, row_group: int, passed: Set[str] = frozenset()) -> Weight:
         try:
@@ -227,7 +227,7 @@ class ParquetReader:
 
     def _check_lists(self, row_group: int, rows: int, found: Set[str]) -> None:
         """Lists that were thought to be of one length and are not may be of any."""
-        left = {c.name: rows * c.row_bytes for c in self._wanted if c.name in self._lists.names - found}
+        left = {c.name: rows * c.row_bytes for c in self._wanted if c.name in self._lists.bounded - found}
         if left and self._weigh(row_group, {c.name for c in self._wanted} - left.keys()).nbytes > sum(left.values()):
             raise self._error(row_group, f"the lists of {', '.join(left)} are longer than their type says")
 
@@ -254,7 +254,7 @@ class ParquetReader:
     def stream(self, row_group: int, batch_rows: int) -> Iterator[Chunk]:
         """See ShardReader."""
         rows = left = self._rows[row_group]
-        if self._lists.names:
+        if self._lists.bounded:
             self._weigh(row_group)
         try:
             file = self._again(self._reopen() if self._reopen else None)

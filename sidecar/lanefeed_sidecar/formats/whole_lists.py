@@ -1,26 +1,27 @@
-"""Fixed-size lists without Parquet's levels: the same values for 0.55 of the CPU (docs/performance.md).
+"""Lists without Parquet's levels: the same values for 0.55 of the CPU (docs/performance.md).
 
 A Parquet list column stores two small numbers for every value: where lists begin, and what is null. For lists of one
-length without nulls they say nothing, and decoding them is nearly half of the work. Here each page is unpacked, its
-levels are checked to be those of whole lists (`levels`), and its values go, with new headers, into a small Parquet file
-in memory whose one column is flat and required; Arrow decodes that one. Any page that is not as expected, and the row
-group goes the ordinary way: this module gives None, never an error and never a guess. Called by `reader`, one object a
-thread.
+length without nulls they say nothing, for long lists of any length little, and decoding them is nearly half of the
+work. Here each page is unpacked, its levels are checked to be those of whole lists, or to say where lists begin
+(`levels`), and its values go, with new headers, into a small Parquet file in memory whose one column is flat and
+required; Arrow decodes that one. Any page that is not as expected, and the row group goes the ordinary way: this module
+gives None, never an error and never a guess. Called by `reader`, one object a thread.
 """
 
 import os
 import zlib
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from numpy.typing import NDArray
 
 from lanefeed_core.layout import Column
 from lanefeed_sidecar.formats import compact as c
 from lanefeed_sidecar.formats import levels
-from lanefeed_sidecar.formats.chunk import FixedChunk
+from lanefeed_sidecar.formats.chunk import ChunkColumn, FixedChunk, RaggedChunk
 
 __all__ = ["ReadAt", "WholeLists"]
 
@@ -40,6 +41,8 @@ _RLE = 3
 _MAGIC = b"PAR1"
 #: What a chunk may decompress to, over what its values take: levels, dictionary and headers.
 _SLACK_BYTES = 1 << 20
+#: Lists of any length that are shorter on average go the ordinary way: finding where each begins would take longer.
+_SHORT = 32
 
 
 class _Ordinary(Exception):
@@ -52,6 +55,7 @@ class _Leaf:
 
     index: int
     kind: int
+    #: Values of a list; 0: any number.
     size: int
     most: int
 
@@ -65,6 +69,9 @@ class _Pages:
     values: int = 0
     dictionary: int = 0
     first_data: int = 0
+    #: Lists that are yet to begin, and where those of each page began, of lists of any length.
+    left: int = 0
+    starts: list[NDArray[np.int64]] = field(default_factory=list)
 
     def add(self, header: bytes, body: memoryview) -> None:
         """One page."""
@@ -99,7 +106,12 @@ class WholeLists:
         """Columns that may be read here, if their pages are as expected."""
         return frozenset(self._leaves)
 
-    def read(self, column: Column, row_group: int, rows: int) -> FixedChunk | None:
+    @property
+    def bounded(self) -> frozenset[str]:
+        """Those of which a row group's number of values is known: whoever reads them need not weigh them."""
+        return frozenset(name for name, leaf in self._leaves.items() if leaf.size)
+
+    def read(self, column: Column, row_group: int, rows: int) -> ChunkColumn | None:
         """The column of a row group; None where it must be read in the ordinary way. Raises OSError."""
         leaf = self._leaves[column.name]
         try:
@@ -107,18 +119,23 @@ class WholeLists:
             flat = self._decode(leaf, pages)
         except (_Ordinary, ValueError, IndexError, KeyError, pa.ArrowException):
             return None
-        if len(flat) != rows * leaf.size or flat.null_count:
+        if len(flat) != pages.values or flat.null_count:
             return None
         values = flat.to_numpy().view(column.dtype)
-        return FixedChunk(values.reshape(rows, *column.shape))
+        if leaf.size:
+            return FixedChunk(values.reshape(rows, *column.shape))
+        offsets = np.concatenate([*pages.starts, np.array([len(values)])])
+        return RaggedChunk(values, offsets) if len(offsets) == rows + 1 and not offsets[0] else None
 
     # ---- pages -------------------------------------------------------------------------------------------------
 
     def _pages(self, leaf: _Leaf, row_group: int, rows: int) -> _Pages:
         meta = self._file.metadata.row_group(row_group).column(leaf.index)
-        total = rows * leaf.size
+        total = rows * leaf.size if leaf.size else meta.num_values
         codec = _CODECS.get(meta.compression)
         if meta.num_values != total or (codec is None and meta.compression != "UNCOMPRESSED"):
+            raise _Ordinary
+        if not leaf.size and total < _SHORT * rows:
             raise _Ordinary
         start = meta.data_page_offset
         if meta.has_dictionary_page and meta.dictionary_page_offset:
@@ -126,7 +143,7 @@ class WholeLists:
         data = self._chunk(start, meta.total_compressed_size)
         room = total * np.dtype(_DTYPES[leaf.kind]).itemsize * 2 + _SLACK_BYTES
         unpack = _unpacker(codec)
-        pages, at = _Pages([_MAGIC]), 0
+        pages, at = _Pages([_MAGIC], left=rows), 0
         while pages.values < total:
             header, at = c.read_struct(data, at)
             body = data[at : at + header[3]]
@@ -189,8 +206,7 @@ class WholeLists:
             raise _Ordinary
         if not 0 < count <= total - pages.values:
             raise _Ordinary
-        whole = levels.all_present(definition, count, leaf.most)
-        if not whole or not levels.whole_lists(repetition, count, pages.values % leaf.size, leaf.size):
+        if not levels.all_present(definition, count, leaf.most) or not _lists(leaf, pages, repetition, count):
             raise _Ordinary
         pages.first_data = pages.first_data or pages.at
         pages.add(_data_header(len(values), count, encoding), values)
@@ -217,14 +233,28 @@ class WholeLists:
         return column.chunk(0)
 
 
+def _lists(leaf: _Leaf, pages: _Pages, repetition: bytes, count: int) -> bool:
+    """Whether the next `count` values are of whole lists; of lists of any length it is noted where they begin."""
+    if leaf.size:
+        return levels.whole_lists(repetition, count, pages.values % leaf.size, leaf.size)
+    found = levels.starts(repetition, count, pages.left)
+    if found is None:
+        return False
+    pages.left -= len(found)
+    pages.starts.append(np.array(found, np.int64) + pages.values)
+    return True
+
+
 def _leaf(file: pq.ParquetFile, column: Column) -> _Leaf | None:
-    """Where the column lies, if it is a fixed-size list of plain numbers."""
+    """Where the column lies, if it is a list of plain numbers."""
     kind = _TYPES.get(column.dtype)
-    if kind is None or column.ragged or column.logical or len(column.shape) != 1 or not column.shape[0]:
+    if kind is None or column.logical:
+        return None
+    if not column.ragged and (len(column.shape) != 1 or not column.shape[0]):
         return None
     schema = file.schema_arrow
     at = schema.get_field_index(column.name)
-    if at < 0 or not pa.types.is_fixed_size_list(schema.field(at).type):
+    if at < 0 or not _is_list(schema.field(at).type, column):
         return None
     if str(schema.field(at).type.value_type) != _ARROW_NAMES.get(column.dtype, column.dtype):
         return None
@@ -234,7 +264,13 @@ def _leaf(file: pq.ParquetFile, column: Column) -> _Leaf | None:
     found = file.schema.column(leaves[0])
     if found.physical_type != _PHYSICAL[kind] or found.max_repetition_level != 1:
         return None
-    return _Leaf(leaves[0], kind, column.shape[0], found.max_definition_level)
+    return _Leaf(leaves[0], kind, 0 if column.ragged else column.shape[0], found.max_definition_level)
+
+
+def _is_list(kind: pa.DataType, column: Column) -> bool:
+    if column.ragged:
+        return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind))
+    return bool(pa.types.is_fixed_size_list(kind))
 
 
 def _unpacker(codec: str | None) -> Callable[[memoryview, int], memoryview]:
