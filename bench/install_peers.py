@@ -22,9 +22,9 @@ TORCH = "torch==2.13.0"
 #: Ending of the environment's folder -> peer -> what pip installs for it.
 ENVIRONMENTS: dict[str, dict[str, list[str]]] = {
     "": {
-        "tdnodes": ["numpy", "pyarrow", "torchdata"],
+        "tdnodes": ["numpy", "pillow", "pyarrow", "torchdata"],
         "sdl": ["torchdata"],
-        "torchdl": ["numpy", "pyarrow"],
+        "torchdl": ["numpy", "pillow", "pyarrow"],
         "spdl": ["spdl-core", "spdl-io"],
         "wds": ["webdataset"],
         "lit": ["litdata"],
@@ -33,7 +33,7 @@ ENVIRONMENTS: dict[str, dict[str, list[str]]] = {
     "-mds": {"mosaic": ["mosaicml-streaming", "pyarrow"]},
     "-fkat": {"fkat": ["fkat==0.1.2"]},
 }
-#: They come with a peer, cannot load beside the CPU build of torch, and W2 and W4 need neither.
+#: They come with a peer, cannot load beside the CPU build of torch, and the workloads need neither.
 UNWANTED = ["torchvision", "torchaudio"]
 
 

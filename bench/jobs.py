@@ -16,7 +16,7 @@ from bench.one import Request
 
 __all__ = ["PEER_OPTIONS", "Job", "Wanted", "fitting", "make_jobs", "single_jobs", "why_left_out"]
 
-#: The best options of each peer in ../shared/research/peer-bench.md, for {threads} cores; of W2 where they differ.
+#: The best options of each peer in ../shared/research/peer-bench.md, for {threads} cores.
 PEER_OPTIONS: dict[str, dict[str, Any]] = {
     "tdnodes": {"threads": "{threads}"},
     "spdl": {"where": "arena", "threads": "{threads}", "whole": 1},
@@ -28,12 +28,29 @@ PEER_OPTIONS: dict[str, dict[str, Any]] = {
     "hf": {"style": "slice", "workers": 0},
     "fkat": {"style": "well", "shards": 2, "tensors": 1},
 }
-OPTIONS_W2 = {"lit": {"workers": "{threads}"}}
+#: Where they differ.
+OPTIONS_OF: dict[tuple[str, str], dict[str, Any]] = {
+    ("lit", "W2"): {"workers": "{threads}"},
+    # Its own decoder needs FFmpeg's libraries, and is no faster.
+    ("spdl", "W3"): {"where": "main", "threads": "{threads}", "native": False},
+}
 #: Not measured, and why.
 LEFT_OUT = {
     ("sdl", "W2"): "24 ms a batch of 73 tensors: it would say nothing that W4 does not",
     ("wds", "W2"): "a tar file of 4 million samples is not what its users would make of a table",
+    ("sdl", "W3"): "Pillow in its workers takes the time, as in the DataLoader's",
+    **{
+        (
+            peer,
+            "W3",
+        ): "it would read the same JPEGs out of files of its own, and decode them with Pillow as the others do"
+        for peer in ("wds", "mosaic", "lit", "hf", "fkat")
+    },
 }
+#: Of pixels: the cache is as good as the disk, which is not what is measured here.
+UNCACHED = ("W3",)
+#: Windows of all lanes end together, which for images is every second: a measuring window holds several.
+WINDOWS = {"W3": 4.0}
 STEP_MS = 2.0
 #: Seconds that a job is taken to need before it has run.
 GUESS_SECONDS = 6.0
@@ -78,10 +95,10 @@ def make_jobs(wanted: Wanted) -> list[Job]:
 
 def _rates(base: Request, wanted: Wanted) -> Iterator[Job]:
     for name in wanted.workloads:
-        here = replace(base, workload=name)
+        here = replace(base, workload=name, seconds=_seconds(base, name))
         yield Job(f"decode.{name}", replace(here, loader="decode"), module="bench.limits")
         yield Job(f"lanefeed.{name}", here)
-        if not wanted.quick:
+        if not wanted.quick and name not in UNCACHED:
             cached = {**base.options, "cache_dir": str(decoded.filled(name)), "cache_bytes": decoded.BYTES}
             yield Job(f"cached.{name}", replace(here, options=cached))
             yield Job(f"caching.{name}", replace(here, options={**cached, "cache_dir": decoded.FRESH}))
@@ -112,7 +129,8 @@ def _peers(base: Request, wanted: Wanted) -> Iterator[Job]:
         python = str(peers_python(peer) or "")
         for name in wanted.workloads:
             if not why_left_out(peer, name):
-                request = replace(base, loader=peer, workload=name, options=_options(peer, name, wanted.threads))
+                options, seconds = _options(peer, name, wanted.threads), _seconds(base, name)
+                request = replace(base, loader=peer, workload=name, options=options, seconds=seconds)
                 yield Job(f"{peer}.{name}", request, python, rank=1 + (number > 3))
         for step in ("busy", "sleep"):
             if not why_left_out(peer, "W4"):
@@ -122,8 +140,12 @@ def _peers(base: Request, wanted: Wanted) -> Iterator[Job]:
                 yield Job(f"{step}.{peer}.W4", request, python, rank=rank)
 
 
+def _seconds(base: Request, name: str) -> float:
+    return base.seconds * WINDOWS.get(name, 1.0)
+
+
 def _options(peer: str, name: str, threads: int) -> dict[str, Any]:
-    options = OPTIONS_W2.get(peer, PEER_OPTIONS[peer]) if name == "W2" else PEER_OPTIONS[peer]
+    options = OPTIONS_OF.get((peer, name), PEER_OPTIONS[peer])
     return {key: threads if value == "{threads}" else value for key, value in options.items()}
 
 

@@ -1,8 +1,9 @@
 """What the machine does without a loader: the other side of our ratios.
 
 `python -m bench.limits SPAWNED JSON` measures `decode`: pyarrow reading the workload's row groups with a thread per
-shard, memory-mapped, no threads inside a row group, nothing delivered. `python -m bench.limits` alone prints memcpy and
-page faults too. It counts in the same way as `measure`: one second of warm-up, then a window.
+shard, memory-mapped, no threads inside a row group, nothing delivered; W3's images are decoded by the sidecar's own
+decoder. `python -m bench.limits` alone prints memcpy and page faults too. It counts in the same way as `measure`: one
+second of warm-up, then a window.
 """
 
 import itertools
@@ -12,9 +13,10 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from statistics import median
+from typing import Any
 
 import numpy as np
 
@@ -25,11 +27,30 @@ from bench.one import Request
 __all__ = ["decode", "memory_limits"]
 
 
+class Pixels:
+    """W3: the sidecar's own decoder, from the bytes of a row group into one place that is used again and again."""
+
+    def __init__(self, images: tuple[dict[str, Any], ...]) -> None:
+        from lanefeed_core.images import image_columns
+        from lanefeed_sidecar.formats.images import ImageDecoder
+
+        self._decoders = [ImageDecoder(spec, 128 << 20) for spec in image_columns(images)]
+
+    def decode(self, table: Any) -> Iterator[int]:
+        """Bytes of each image, as it was decoded."""
+        for decoder in self._decoders:
+            out = np.empty(decoder.spec.shape, np.uint8)
+            for data in table[decoder.spec.column].to_pylist():
+                decoder.decode(data, out)
+                yield out.nbytes
+
+
 @dataclass(slots=True)
 class _Decoded:
     """What the decoding threads have done so far."""
 
     paths: "itertools.cycle[str]"
+    images: "Pixels | None" = None
     stop: threading.Event = field(default_factory=threading.Event)
     lock: threading.Lock = field(default_factory=threading.Lock)
     bytes: int = 0
@@ -44,16 +65,18 @@ class _Decoded:
             # One reader per thread: a ParquetFile must not be shared.
             with pq.ParquetFile(path, memory_map=True) as file:
                 for group in range(file.num_row_groups):
-                    size = file.read_row_group(group, use_threads=False).nbytes
-                    with self.lock:
-                        self.bytes += size
-                    if self.stop.is_set():
-                        return
+                    table = file.read_row_group(group, use_threads=False)
+                    for size in self.images.decode(table) if self.images is not None else [table.nbytes]:
+                        with self.lock:
+                            self.bytes += size
+                        if self.stop.is_set():
+                            return
 
 
 def decode(request: Request) -> dict[str, float]:
     """MB/s of decoded values with `options["threads"]` threads, and the machine's noise meanwhile."""
-    work = _Decoded(itertools.cycle(workloads.files(request.workload)))
+    images = workloads.WORKLOADS[request.workload].images
+    work = _Decoded(itertools.cycle(workloads.files(request.workload)), Pixels(images) if images else None)
     threads = [threading.Thread(target=work.run) for _ in range(request.options["threads"])]
     for thread in threads:
         thread.start()

@@ -5,17 +5,20 @@ they expect when PEERS_DATA is `data_root()`. Imported by every measuring proces
 only NumPy at the top, pyarrow and rich where files are made.
 """
 
+import io
 import os
 from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from functools import lru_cache
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["WORKLOADS", "Workload", "data_root", "ensure", "files", "folder", "tokens", "warm"]
+__all__ = ["WORKLOADS", "Workload", "data_root", "ensure", "files", "folder", "image", "tokens", "warm"]
 
 SEED = 20260101
 VOCAB = 50257
@@ -45,6 +48,8 @@ class Workload:
     sequence_length: int = 0
     #: Sequences of all documents, where rows are these.
     sequences: int = 0
+    #: What `lanefeed.open(images=...)` is asked for.
+    images: tuple[dict[str, Any], ...] = ()
 
     @property
     def batch_bytes(self) -> int:
@@ -59,10 +64,10 @@ class Workload:
     @property
     def opened_with(self) -> dict[str, Any]:
         """What `lanefeed.open` is told beside files and batch."""
-        return {"packed": {"sequence_length": self.sequence_length}} if self.sequence_length else {}
+        packed = {"packed": {"sequence_length": self.sequence_length}} if self.sequence_length else {}
+        return packed | ({"images": list(self.images)} if self.images else {})
 
 
-#: W3 (images) waits for image decoding; its name stays reserved.
 WORKLOADS = {
     "W1": Workload(
         name="W1",
@@ -89,6 +94,19 @@ WORKLOADS = {
         stream=2,
         peer_name="W2d",
         shapes=frozenset({(4096,)}),
+    ),
+    "W3": Workload(
+        name="W3",
+        shards=12,
+        rows_per_shard=500,
+        row_group=64,
+        compression="none",
+        batch=64,
+        sample_bytes=3 * 224 * 224,
+        stream=3,
+        peer_name="W3",
+        shapes=frozenset({(64, 3, 224, 224)}),
+        images=({"column": "image", "height": 224, "width": 224},),
     ),
     "W4": Workload(
         name="W4",
@@ -173,6 +191,41 @@ def _table_w2(workload: Workload, shard: int) -> Any:
     return pa.table({**columns, "label": label})
 
 
+def image(number: int) -> tuple[bytes, int]:
+    """Image `number` of W3 and its label: a JPEG of 256 to 400 pixels a side, 20 to 40 KB: fields, edges and grain."""
+    from PIL import Image, ImageDraw
+
+    generator = _generator(3, number)
+    width, height = (int(n) for n in generator.integers(256, 401, 2))
+    field = np.zeros((height, width, 3), np.float32)
+    for cells, amplitude in ((4, 90), (12, 50), (40, 28), (110, 16)):
+        coarse = generator.standard_normal((cells, cells, 3)).astype(np.float32)
+        for channel in range(3):
+            plane = Image.fromarray(coarse[..., channel]).resize((width, height), Image.Resampling.BICUBIC)
+            field[..., channel] += amplitude * np.asarray(plane)
+    field += 110 + 5 * generator.standard_normal((height, width, 1)).astype(np.float32)
+    picture = Image.fromarray(np.clip(field, 0, 255).astype(np.uint8))
+    draw = ImageDraw.Draw(picture)
+    for _ in range(6):
+        left, top = (int(n) for n in generator.integers(0, 256, 2))
+        box = (left, top, left + int(generator.integers(20, 120)), top + int(generator.integers(20, 120)))
+        draw.ellipse(box, outline=tuple(int(n) for n in generator.integers(0, 255, 3)), width=3)
+    out = io.BytesIO()
+    picture.save(out, "JPEG", quality=85)
+    return out.getvalue(), int(generator.integers(0, 1000))
+
+
+def _table_w3(workload: Workload, shard: int) -> Any:
+    import pyarrow as pa
+
+    first = shard * workload.rows_per_shard
+    numbers = range(first, first + workload.rows_per_shard)
+    with ProcessPoolExecutor(mp_context=get_context("spawn")) as pool:
+        made = list(pool.map(image, numbers, chunksize=50))
+    images, labels = zip(*made, strict=True)
+    return pa.table({"image": pa.array(images, pa.binary()), "label": pa.array(labels, pa.int64())})
+
+
 def _table_w4(workload: Workload, shard: int) -> Any:
     import pyarrow as pa
 
@@ -181,7 +234,12 @@ def _table_w4(workload: Workload, shard: int) -> Any:
     return pa.table({"tokens": pa.FixedSizeListArray.from_arrays(pa.array(values), 2048)})
 
 
-_TABLES: dict[str, Callable[[Workload, int], Any]] = {"W1": _table_w1, "W2": _table_w2, "W4": _table_w4}
+_TABLES: dict[str, Callable[[Workload, int], Any]] = {
+    "W1": _table_w1,
+    "W2": _table_w2,
+    "W3": _table_w3,
+    "W4": _table_w4,
+}
 
 
 def ensure(name: str) -> None:

@@ -1,5 +1,6 @@
 """The benchmark's own arithmetic: a wrong ratio or a guard that cannot bite would be worse than none."""
 
+import io
 import json
 import subprocess
 import sys
@@ -8,12 +9,14 @@ from itertools import repeat
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pytest
+from PIL import Image
 
 ROOT = Path(__file__).resolve().parents[3]
 sys.path.insert(0, str(ROOT))
 
-from bench import measure, report, results, run, sweeps, workloads  # noqa: E402
+from bench import limits, measure, report, results, run, sweeps, workloads  # noqa: E402
 from bench.jobs import Job  # noqa: E402
 from bench.memory import Bounds, Samples, numbers, verdict  # noqa: E402
 from bench.one import Request  # noqa: E402
@@ -194,6 +197,24 @@ def test_documents_are_the_same_on_every_machine() -> None:
     assert (ends[:4].tolist(), int(ends[-1])) == ([0, 163, 433, 804], 3135899)
     assert (values[:5].tolist(), int(values.sum())) == ([93, 2731, 727, 44, 145], 13979430766)
     assert set(values[ends[1:] - 1].tolist()) == {workloads.END_OF_DOCUMENT}
+
+
+@pytest.mark.parametrize(
+    ("number", "size", "label", "mean"), [(0, (384, 383), 173, 118.8), (5999, (289, 280), 460, 108.2)]
+)
+def test_images_are_the_same_on_every_machine(number: int, size: tuple[int, int], label: int, mean: float) -> None:
+    """The bytes of a JPEG depend on the encoder: what it shows does not."""
+    data, found = workloads.image(number)
+    picture = Image.open(io.BytesIO(data))
+    assert (picture.format, picture.mode, picture.size, found) == ("JPEG", "RGB", size, label)
+    assert np.asarray(picture).mean() == pytest.approx(mean, abs=0.5)
+    assert 10_000 < len(data) < 60_000
+
+
+def test_the_limit_of_images_is_their_own_decoder_on_the_same_bytes() -> None:
+    table = pa.table({"image": pa.array([workloads.image(n)[0] for n in range(2)], pa.binary()), "label": [1, 2]})
+    made = list(limits.Pixels(workloads.WORKLOADS["W3"].images).decode(table))
+    assert made == [workloads.WORKLOADS["W3"].sample_bytes] * 2
 
 
 def samples(rss: list[int], fds: list[int]) -> Samples:
