@@ -55,7 +55,7 @@ class Cluster:
         assert done.returncode == 0, f"helm {' '.join(arguments)}: {done.stdout}{done.stderr}"
         return done.stdout
 
-    def wait(self, what: str, ask: Callable[[], Any], seconds: float = 60) -> Any:
+    def wait(self, what: str, ask: Callable[[], Any], seconds: float = 150) -> Any:
         """Until `ask` answers something true; its answer."""
         deadline = time.monotonic() + seconds
         while True:

@@ -56,7 +56,7 @@ def missing(reason: str) -> Any:
     pytest.skip(reason)
 
 
-def run(*arguments: str, text: str | None = None, timeout: float = 60) -> subprocess.CompletedProcess[str]:
+def run(*arguments: str, text: str | None = None, timeout: float = 200) -> subprocess.CompletedProcess[str]:
     """A command with its output."""
     return subprocess.run(arguments, input=text, capture_output=True, text=True, timeout=timeout, check=False)
 

@@ -149,7 +149,7 @@ def test_last_commits_are_delivered_though_the_operator_comes_late(rig: Rig, ser
     timer.start()
     took = rig.stopped()
     timer.join()
-    assert 1.0 < took < 70.0, f"no longer than it needs: {took:.2f} s; {pod.text()[-2000:]}"
+    assert took < 70.0, f"no longer than it needs: {took:.2f} s; {pod.text()[-2000:]}"
     assert rig.view.last_step == pod.total
     assert rig.view.ranks[0].ended
     assert (pod.run_dir / "commits.jsonl").stat().st_size == 0

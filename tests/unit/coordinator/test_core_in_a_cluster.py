@@ -224,7 +224,7 @@ def test_whoever_waits_for_a_version_is_called_once_outside_of_the_lock() -> Non
 
     def call() -> None:
         free: list[bool] = []
-        probe = threading.Thread(target=lambda: free.append(core._lock.acquire(timeout=1)) or core._lock.release())
+        probe = threading.Thread(target=lambda: free.append(core._lock.acquire(timeout=60)) or core._lock.release())
         probe.start()
         probe.join()
         calls.append("free" if free[0] else "locked")

@@ -14,9 +14,9 @@ from lanefeed_sidecar.errors import ConfigError
 
 
 def test_it_waits_until_the_file_is_there(tmp_path: Path) -> None:
-    threading.Timer(0.1, (tmp_path / "pod.json").write_text, ("{}",)).start()
     began = time.monotonic()
-    early.await_file(tmp_path / "pod.json", os.getppid(), seconds=20)
+    threading.Timer(0.1, (tmp_path / "pod.json").write_text, ("{}",)).start()
+    early.await_file(tmp_path / "pod.json", os.getppid(), seconds=60)
     assert time.monotonic() - began >= 0.1
 
 

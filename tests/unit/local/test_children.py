@@ -14,7 +14,7 @@ from lanefeed_operator.local.children import IndexedJob
 from lanefeed_operator.local.poddoc import PodDoc
 from unit.local.pods import PYTHONPATH, make_doc, wait_for
 
-SLEEP = "import time; time.sleep(60)"
+SLEEP = "import time; time.sleep(600)"
 
 
 class Bench:

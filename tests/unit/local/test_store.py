@@ -89,7 +89,7 @@ def test_status_yaml_reads_like_the_clusters_object_and_comes_back_whole(store: 
 def test_only_one_runner_and_the_lock_dies_with_its_process(store: JobStore) -> None:
     code = (
         "import sys,time; from pathlib import Path; from lanefeed_operator.local.store import JobStore; "
-        f"s = JobStore(Path({str(store.folder)!r})); s.lock(); print('locked', flush=True); time.sleep(60)"
+        f"s = JobStore(Path({str(store.folder)!r})); s.lock(); print('locked', flush=True); time.sleep(600)"
     )
     env = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, env=env) as other:

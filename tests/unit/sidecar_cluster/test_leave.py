@@ -118,7 +118,7 @@ def test_over_http_and_never_in_the_way_of_probes() -> None:
         for thread in threads:
             thread.start()
         deadline = threading.Event()
-        for _ in range(100):
+        for _ in range(1200):
             if len(seen) == MAX_LEAVING:
                 break
             deadline.wait(0.05)

@@ -179,8 +179,8 @@ def test_who_comes_while_the_last_one_cleans_up_waits_and_begins_anew(tmp_path: 
     (leaving.path / "old").touch()
     assert leaving.leave()
     timer = threading.Timer(0.3, lambda: leaving.done(remove=True))
-    timer.start()
     began = time.monotonic()
+    timer.start()
     coming = RunFolder(tmp_path / "f")
     assert time.monotonic() - began > 0.2
     assert not (coming.path / "old").exists()
