@@ -7,7 +7,6 @@ which travelled with the rows. Called by the engine with windows that are whole;
 
 import time
 from bisect import bisect_right
-from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,13 +14,14 @@ from numpy.typing import NDArray
 from lanefeed_core import ledger
 from lanefeed_core.errors import LayoutError
 from lanefeed_core.lanes import Lanes
-from lanefeed_core.layout import SLOT_HEADER_BYTES, Column, aligned, check_batch_fits, column_runs, fixed_frame_bytes
+from lanefeed_core.layout import SLOT_HEADER_BYTES, Column, aligned, check_batch_fits, fixed_frame_bytes
 from lanefeed_sidecar.errors import BatchTooLarge
 from lanefeed_sidecar.pipeline.copies import Copy, Shape, copy_rows, frame_copies, frame_keys
 from lanefeed_sidecar.pipeline.frames import Block, EpochSum, FrameMeta
 from lanefeed_sidecar.pipeline.gather import Gather
 from lanefeed_sidecar.pipeline.needs import PAD_WINDOW, WindowKey
-from lanefeed_sidecar.pipeline.slabs import wide
+from lanefeed_sidecar.pipeline.plan import Run, plan_of
+from lanefeed_sidecar.pipeline.slabs import is_wide
 from lanefeed_sidecar.pipeline.stats import Stats
 from lanefeed_sidecar.pipeline.window import RaggedData, Window
 
@@ -43,6 +43,13 @@ class _Cursor:
         self.at = start + aligned(nbytes)
         check_batch_fits(self.at, len(self.slot), self._rows)
         return start, self.slot[start : start + nbytes]
+
+    def blocks(self, nbytes: int, count: int) -> tuple[list[int], int]:
+        """Offsets of `count` new blocks of one size, one after the other, and the bytes from one to the next."""
+        start, step = self.at, aligned(nbytes)
+        self.at = start + count * step
+        check_batch_fits(self.at, len(self.slot), self._rows)
+        return [start + number * step for number in range(count)], step
 
 
 def assemble(
@@ -108,19 +115,18 @@ def _fill(
     cursor = _Cursor(slot, rows)
     ids_offset, raw = cursor.block(8 * steps * rows)
     ids = raw.view(np.int64).reshape(steps, rows)
-    for copy in parts:
-        copy_rows(ids, windows[copy.key].ids, copy)
+    gather = Gather(parts, windows, steps, rows)
+    gather.ids(ids)
     mask_offset, mask = _mask(shape, parts, cursor)
     blocks: list[Block] = []
-    gathered = wide(columns)
-    gather = Gather(parts, windows, steps, rows) if gathered else None
-    for run in column_runs(columns):
-        if gather is not None and run.start in gathered:
+    for run in plan_of(columns).runs:
+        if is_wide(run):
             blocks += _gathered(run, columns, shape, parts, windows, cursor, gather)
-        elif len(run) > 1:
+        elif len(run.columns) > 1:
             blocks += _stack(run, columns, shape, parts, windows, cursor)
         else:
-            blocks.append(_column(run.start, columns[run.start], shape, parts, windows, cursor))
+            index = run.columns.start
+            blocks.append(_column(index, columns[index], shape, parts, windows, cursor))
     samples = rows if mask is None else int(mask.sum())
     sums = [int(ledger.sum_ids(ids[0][mask]))] if mask is not None else ledger.sum_steps(ids).tolist()
     return FrameMeta(
@@ -165,7 +171,7 @@ def _mask(shape: Shape, copies: list[Copy], cursor: _Cursor) -> tuple[int, NDArr
 
 
 def _stack(
-    run: range,
+    run: Run,
     columns: tuple[Column, ...],
     shape: Shape,
     copies: list[Copy],
@@ -173,28 +179,20 @@ def _stack(
     cursor: _Cursor,
 ) -> list[Block]:
     """Neighbouring columns of one dtype and shape: their blocks follow each other, so that all are copied at once."""
-    column, steps, rows = columns[run.start], shape.steps, shape.rows
-    width = column.row_bytes
-    starts = [cursor.block(width * steps * rows)[0] for _ in run]
-    lead = (aligned(width * steps * rows), width * rows, width)
-    # Not of 0 rows: strides of an empty array are 0 in NumPy 2.4.
-    inner = tuple(np.empty((1, *column.shape), column.dtype).strides[1:])
-    out = np.ndarray((len(run), steps, rows, *column.shape), column.dtype, cursor.slot, starts[0], (*lead, *inner))
+    steps, rows, width, count = shape.steps, shape.rows, run.row_bytes, len(run.columns)
+    starts, apart = cursor.blocks(width * steps * rows, count)
+    strides = (apart, width * rows, width, *run.inner)
+    out = np.ndarray((count, steps, rows, *run.shape), run.dtype, cursor.slot, starts[0], strides)
     for copy in copies:
-        source = windows[copy.key].stacks[run.start]
-        width = source.strides[1]
+        source = windows[copy.key].stacks[run.columns.start]
         target = out[:, copy.step : copy.step + copy.steps, copy.at : copy.at + copy.rows]
         strides = (source.strides[0], copy.stride * width, *source.strides[1:])
         target[...] = np.ndarray(target.shape, source.dtype, source, copy.first * width, strides)
-    found = []
-    for index, start in zip(run, starts, strict=True):
-        nulls = columns[index].nullable
-        found.append(Block(start, validity=_validity_block(index, shape, copies, windows, cursor) if nulls else 0))
-    return found
+    return _blocks(run, starts, columns, shape, copies, windows, cursor)
 
 
 def _gathered(
-    run: range,
+    run: Run,
     columns: tuple[Column, ...],
     shape: Shape,
     copies: list[Copy],
@@ -202,16 +200,30 @@ def _gathered(
     cursor: _Cursor,
     gather: Gather,
 ) -> list[Block]:
-    """Neighbouring wide columns of one dtype and shape: their blocks follow each other, for the trainer."""
-    column, steps, rows = columns[run.start], shape.steps, shape.rows
-    starts = []
-    for index in run:
-        start, raw = cursor.block(column.row_bytes * steps * rows)
-        starts.append(start)
-        gather.column(index, raw.view(column.dtype).reshape(steps, rows, *column.shape))
+    """Neighbouring wide columns: their blocks follow each other too, for the trainer."""
+    size = run.row_bytes * shape.steps * shape.rows
+    starts, _ = cursor.blocks(size, len(run.columns))
+    for index, start in zip(run.columns, starts, strict=True):
+        out = cursor.slot[start : start + size].view(run.dtype).reshape(shape.steps, shape.rows, *run.shape)
+        gather.column(index, out)
+    return _blocks(run, starts, columns, shape, copies, windows, cursor)
+
+
+def _blocks(
+    run: Run,
+    starts: list[int],
+    columns: tuple[Column, ...],
+    shape: Shape,
+    copies: list[Copy],
+    windows: dict[WindowKey, Window],
+    cursor: _Cursor,
+) -> list[Block]:
+    """Descriptions of a run's values at `starts`, with their validity."""
+    if not run.nullable:
+        return list(map(Block, starts))
     return [
         Block(start, validity=_validity_block(index, shape, copies, windows, cursor) if columns[index].nullable else 0)
-        for index, start in zip(run, starts, strict=True)
+        for index, start in zip(run.columns, starts, strict=True)
     ]
 
 
@@ -238,7 +250,7 @@ def _column(
             copy_rows(out, _words(source, column, len(source)) if words else source, copy)
         block = Block(offset)
     if column.nullable:
-        block = replace(block, validity=_validity_block(index, shape, copies, windows, cursor))
+        block = block._replace(validity=_validity_block(index, shape, copies, windows, cursor))
     return block
 
 

@@ -5,12 +5,12 @@ rules.
 """
 
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 __all__ = ["Block", "EpochSum", "FrameMeta"]
 
 
-@dataclass(frozen=True, slots=True)
-class Block:
+class Block(NamedTuple):
     """One column of a frame: offsets from the slot's start, as in lanefeed.proto; 0: not there."""
 
     values: int

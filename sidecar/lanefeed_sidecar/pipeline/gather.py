@@ -1,4 +1,4 @@
-"""Gathers the rows of wide columns out of all windows of a frame, by one call for each column.
+"""Gathers ids and the rows of wide columns out of all windows of a frame, by one call for each column.
 
 Their windows lie in the order of the line (`slabs`, `window`), so that a row is moved once between where it was read
 and the slot. Called by `assemble`. Windows that have no block (padding) are in stream order and copied as such.
@@ -9,7 +9,6 @@ from numpy.typing import NDArray
 
 from lanefeed_sidecar.pipeline.copies import Copy, copy_rows
 from lanefeed_sidecar.pipeline.needs import WindowKey
-from lanefeed_sidecar.pipeline.slabs import Slabs
 from lanefeed_sidecar.pipeline.window import Window
 
 __all__ = ["Gather"]
@@ -21,21 +20,23 @@ class Gather:
     def __init__(self, copies: list[Copy], windows: dict[WindowKey, Window], steps: int, rows: int) -> None:
         """`copies` make the whole frame, `steps` x `rows`."""
         self._windows = windows
-        self._slabs: Slabs | None = None
-        #: Row of the slabs for each row of the frame; those of other windows are row 0, and are overwritten.
-        self._places: NDArray[np.int64] = np.zeros((steps, rows), np.int64)
-        self._others: list[Copy] = []
+        found = [windows[copy.key].block for copy in copies]
+        self._slabs = next((block.slabs for block in found if block is not None), None)
+        #: Copies from windows without a block. Their rows' places mean nothing; what these bring is overwritten.
+        self._others = [copy for copy, block in zip(copies, found, strict=True) if block is None]
+        #: Id and place of each row of the frame: one turn of Python a copy for both.
+        self._marks: NDArray[np.int64] = np.zeros((steps, rows, 1 if self._slabs is None else 2), np.int64)
         for copy in copies:
-            window = windows[copy.key]
-            if window.block is None:
-                self._others.append(copy)
-                continue
-            self._slabs = window.block.slabs
-            copy_rows(self._places, window.places, copy)
+            marks = windows[copy.key].marks
+            copy_rows(self._marks[:, :, : marks.shape[1]], marks, copy)
+
+    def ids(self, out: NDArray[np.int64]) -> None:
+        """Put the rows' ids into `out`, [steps, rows]."""
+        out[...] = self._marks[:, :, 0]
 
     def column(self, index: int, out: NDArray[np.generic]) -> None:
-        """Put the column's rows into `out`, [steps, rows, *shape]."""
+        """Put a wide column's rows into `out`, [steps, rows, *shape]."""
         if self._slabs is not None:
-            np.take(self._slabs.arrays[index], self._places, axis=0, out=out, mode="clip")
+            np.take(self._slabs.arrays[index], self._marks[:, :, 1], axis=0, out=out, mode="clip")
         for copy in self._others:
             copy_rows(out, self._windows[copy.key].columns[index].values, copy)

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lanefeed_core.layout import Column
+from lanefeed_sidecar.pipeline.plan import plan_of
 from lanefeed_sidecar.pipeline.slabs import Block, Slabs, wide
 
 __all__ = ["BufferPool"]
@@ -42,7 +43,7 @@ class BufferPool:
                 found = wide(columns)
                 if not found or not rows:
                     return None
-                size = rows * sum(column.row_bytes for column in columns if not column.ragged)
+                size = rows * plan_of(columns).row_bytes
                 # Windows in use and waiting are bounded by the budget, but for the few that are needed right now.
                 self._slabs = Slabs(found, rows, 2 * self._limit // size + _SPARE_BLOCKS)
             return self._slabs.take() if self._slabs.rows == rows else None

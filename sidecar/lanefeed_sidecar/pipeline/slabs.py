@@ -15,8 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lanefeed_core.layout import Column
+from lanefeed_sidecar.pipeline.plan import Run, plan_of
 
-__all__ = ["WIDE_BYTES", "Block", "Slabs", "wide"]
+__all__ = ["WIDE_BYTES", "Block", "Slabs", "is_wide", "wide"]
 
 Array = NDArray[np.generic]
 
@@ -26,9 +27,14 @@ WIDE_BYTES = 512
 _HUGE_PAGE = 2 << 20
 
 
+def is_wide(run: Run) -> bool:
+    """Whether the columns of a run lie in slabs."""
+    return not run.ragged and run.row_bytes >= WIDE_BYTES
+
+
 def wide(columns: tuple[Column, ...]) -> dict[int, Column]:
     """The columns, by index, that lie in slabs."""
-    return {i: c for i, c in enumerate(columns) if not c.ragged and c.row_bytes >= WIDE_BYTES}
+    return {index: columns[index] for run in plan_of(columns).runs if is_wide(run) for index in run.columns}
 
 
 class Slabs:

@@ -13,11 +13,12 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from lanefeed_core.layout import Column, column_runs
+from lanefeed_core.layout import Column
 from lanefeed_sidecar.errors import SidecarError
 from lanefeed_sidecar.formats.chunk import Chunk, FixedChunk, RaggedChunk
 from lanefeed_sidecar.pipeline.needs import PAD_WINDOW, WindowKey
 from lanefeed_sidecar.pipeline.pieces import Piece, RowGroupKey
+from lanefeed_sidecar.pipeline.plan import plan_of
 from lanefeed_sidecar.pipeline.pool import BufferPool
 from lanefeed_sidecar.pipeline.slabs import Block
 from lanefeed_sidecar.pipeline.stacks import Stack, order_of
@@ -73,8 +74,8 @@ class Window:
     lock: threading.Lock = field(default_factory=threading.Lock)
     #: Memory of wide columns; None: they have buffers like others (padding).
     block: Block | None = None
-    #: Once whole, with a block: row of the slabs of each row of the stream.
-    places: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
+    #: For each row of the stream its id and, with a block, once whole, its row of the slabs: [rows, 1 or 2].
+    marks: NDArray[np.int64] = field(default_factory=lambda: np.zeros((0, 1), np.int64))
     _buffers: list[Array] = field(default_factory=list)
     #: Runs of several scalar columns, which come in the order of the line; columns of none, for the rest.
     _lined: list[Stack] = field(default_factory=list)
@@ -100,31 +101,31 @@ class Window:
         self._pool = pool
         size = max(capacity, self.rows)
         self.block = pool.block(columns, size) if self.key.window != PAD_WINDOW else None
-        for run in column_runs(columns):
-            column = columns[run.start]
-            if self.block is not None and run.start in self.block.slabs.arrays:
-                self.columns += [FixedData(self.block.rows(index, self.rows)) for index in run]
-                self._wide += run
+        for run in plan_of(columns).runs:
+            if self.block is not None and run.columns.start in self.block.slabs.arrays:
+                self.columns += [FixedData(self.block.rows(index, self.rows)) for index in run.columns]
+                self._wide += run.columns
                 continue
-            lined = len(run) > 1 and not column.shape and self.key.window != PAD_WINDOW
-            self._single += () if lined else run
-            if column.ragged:
-                self.columns.append(RaggedData(np.zeros(0, column.dtype), np.zeros(self.rows + 1, np.int64)))
+            lined = len(run.columns) > 1 and not run.shape and self.key.window != PAD_WINDOW
+            self._single += () if lined else run.columns
+            if run.ragged:
+                self.columns.append(RaggedData(np.zeros(0, run.dtype), np.zeros(self.rows + 1, np.int64)))
                 continue
-            buffer = pool.take(column.dtype, (len(run), size, *column.shape))
+            buffer = pool.take(run.dtype.name, (len(run.columns), size, *run.shape))
             self._buffers.append(buffer)
-            self.columns += [FixedData(part[: self.rows]) for part in buffer]
-            if len(run) > 1:
-                self.stacks[run.start] = buffer
+            self.columns += map(FixedData, buffer[:, : self.rows])
+            if len(run.columns) > 1:
+                self.stacks[run.columns.start] = buffer
             if lined:
-                self._lined.append(Stack(run, buffer, self.rows))
+                self._lined.append(Stack(run.columns, buffer, self.rows))
         at = 0
         for group, piece in self.pieces.items() if self._lined or self._wide else ():
             self._line[group] = at
             at += len(piece.target)
-        ids = pool.take("int64", (size,))
-        self._buffers.append(ids)
-        self.ids = ids[: self.rows]  # type: ignore[assignment]
+        marks = pool.take("int64", (size, 1 if self.block is None else 2))
+        self._buffers.append(marks)
+        self.marks = marks[: self.rows]  # type: ignore[assignment]
+        self.ids = self.marks[:, 0]
         self._measure()
 
     def _measure(self) -> None:
@@ -155,8 +156,10 @@ class Window:
         if piece is None:
             return
         source, target = piece
-        rows = np.arange(first_row, first_row + chunk.rows, dtype=np.int64)[source]
-        self.ids[target] = rows + first_id
+        if isinstance(source, slice):
+            self.ids[target] = np.arange(first_id + first_row + source.start, first_id + first_row + source.stop)
+        else:
+            self.ids[target] = source + (first_id + first_row)
         if self._lined or self._wide:
             self._put(group, chunk, first_row, source, target, there)
         for index in self._single:
@@ -220,7 +223,7 @@ class Window:
         order = self._order()
         self._shuffle([stack for stack in self._lined if not stack.shuffled], order)
         if self.block is not None:
-            self.places = order + self.block.first
+            np.add(order, self.block.first, out=self.marks[:, 1])
         for data in self.columns:
             if isinstance(data, RaggedData):
                 _finish_ragged(data, self.rows)
@@ -251,9 +254,8 @@ class Window:
         for buffer in self._buffers:
             pool.give(buffer)
         self._buffers.clear()
-        if self.block is not None:
+        if self.block is not None and not self.block.given:
             pool.give_block(self.block)
-            self.block = None
 
 
 def _within(piece: Piece, first: int, rows: int) -> tuple[slice | NDArray[np.int64], NDArray[np.int64]] | None:
