@@ -9,7 +9,7 @@ RUN sh /install.sh wheels
 
 FROM ${BASE}
 COPY --from=wheels /opt/lanefeed /opt/lanefeed
-RUN --mount=type=bind,target=/lanefeed,source=lanefeed sh /lanefeed/install.sh lanefeed "sidecar,s3" "lanefeed_sidecar lanefeed_core"
+RUN --mount=type=bind,target=/lanefeed,source=lanefeed sh /lanefeed/install.sh lanefeed "sidecar,s3,images" "lanefeed_sidecar lanefeed_core"
 ENV PATH=/opt/lanefeed/bin:/usr/local/bin:/usr/bin:/bin PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1 HOME=/tmp LOGNAME=lanefeed
 USER 65532:65532
 WORKDIR /tmp
