@@ -1,4 +1,4 @@
-"""Jobs with images through `lanefeed run`: kills and a proof, options that are fixed, and the documentation's example."""
+"""Jobs with images through `lanefeed run`: kills and a proof, options that are fixed, and the example of the docs."""
 
 import os
 import shutil
