@@ -11,6 +11,8 @@ from PIL import Image, ImageOps
 from lanefeed_core.images import ImageColumn
 from lanefeed_core.manifest import Manifest
 from lanefeed_sidecar.index import build_manifest
+from lanefeed_sidecar.pipeline import Engine, FrameMeta
+from support.frames_oracle import Reader, Slot, view
 
 FORMATS = ("JPEG", "PNG", "WEBP")
 
@@ -82,3 +84,49 @@ def write_images(
                 writer.write_table(data, max_chunksize=group)
         first += rows
     return build_manifest([str(folder)], digest="Never").manifest
+
+
+class Checker:
+    """Compares frames with the reference order and with plain Pillow."""
+
+    def __init__(self, engine: Engine, world: int, image: ImageColumn, *, nulls: bool = False, first: int = 0) -> None:
+        """`first`: number of the image of sample 0."""
+        self._reader, self._engine, self._image = Reader(engine, world), engine, image
+        self._nulls, self._first = nulls, first
+        self._made: dict[int, np.ndarray] = {}
+
+    def pixels(self, sample_id: int) -> np.ndarray:
+        if sample_id not in self._made:
+            empty = self._nulls and missing(sample_id)
+            made = (
+                np.zeros(self._image.shape, np.uint8) if empty else plain(sample(self._first + sample_id), self._image)
+            )
+            self._made[sample_id] = made
+        return self._made[sample_id]
+
+    def check(self, rank: int, total: int, meta: FrameMeta, slot: Slot) -> None:
+        slot.check_guard()
+        names = [column.name for column in self._engine.columns]
+        at = names.index(self._image.column)
+        block, shape = meta.blocks[at], self._image.shape
+        got = view(slot.bytes, block.values, "uint8", meta.steps, meta.rows, *shape)
+        ids = view(slot.bytes, meta.ids_offset, "int64", meta.steps, meta.rows)
+        valid = view(slot.bytes, block.validity, "uint8", meta.steps, meta.rows) if block.validity else None
+        for k in range(meta.steps):
+            want, _ = self._reader.reference(rank, total + k)
+            assert ids[k].tolist() == want.tolist(), f"rank {rank}, step {total + k}: other samples or another order"
+            for row, number in enumerate(ids[k].tolist()):
+                assert np.array_equal(got[k, row], self.pixels(number)), f"step {total + k}: other pixels of {number}"
+                assert valid is None or bool(valid[k, row]) is not (self._nulls and missing(number))
+
+
+def read(engine: Engine, checker: Checker, rank: int, step: int = 0, stop: int = 0) -> int:
+    """Read and check frames from `step` up to `stop` (0: the end); the step that comes next."""
+    slot = Slot(engine.slot_bytes)
+    while step < (stop or engine.total_steps):
+        slot.spoil()
+        meta = engine.fill(rank, step, slot.bytes, cancelled=lambda: False)
+        assert meta is not None, f"the stream ended at step {step}"
+        checker.check(rank, step, meta, slot)
+        step += meta.steps
+    return step

@@ -14,56 +14,15 @@ from lanefeed_sidecar.cache import Allowance
 from lanefeed_sidecar.errors import ConfigError, DataError
 from lanefeed_sidecar.formats import images as decoding
 from lanefeed_sidecar.index import build_manifest
-from lanefeed_sidecar.pipeline import Engine, FrameMeta, Stats
+from lanefeed_sidecar.pipeline import Engine, Stats
 from lanefeed_sidecar.pipeline.pieces import RowGroupKey
-from support.frames_oracle import Reader, Slot, config, view
-from support.images import missing, plain, sample, table, write_images
+from support.frames_oracle import Slot, config
+from support.images import Checker, read, sample, table, write_images
 
 SPEC = StreamSpec(seed=3, global_batch_size=6, lanes=3, window=8)
 SHARDS = [(40, 10), (23, 23), (31, 8)]
 IMAGE = ImageColumn(column="image", height=24, width=32)
 BUDGET = 16 << 20
-
-
-class Checker:
-    """Compares frames with the reference order and with plain Pillow."""
-
-    def __init__(self, engine: Engine, world: int, image: ImageColumn = IMAGE, *, nulls: bool = False) -> None:
-        self._reader, self._engine, self._image, self._nulls = Reader(engine, world), engine, image, nulls
-        self._made: dict[int, np.ndarray] = {}
-
-    def pixels(self, sample_id: int) -> np.ndarray:
-        if sample_id not in self._made:
-            empty = self._nulls and missing(sample_id)
-            made = np.zeros(self._image.shape, np.uint8) if empty else plain(sample(sample_id), self._image)
-            self._made[sample_id] = made
-        return self._made[sample_id]
-
-    def check(self, rank: int, total: int, meta: FrameMeta, slot: Slot) -> None:
-        slot.check_guard()
-        names = [column.name for column in self._engine.columns]
-        at = names.index(self._image.column)
-        block, shape = meta.blocks[at], self._image.shape
-        got = view(slot.bytes, block.values, "uint8", meta.steps, meta.rows, *shape)
-        ids = view(slot.bytes, meta.ids_offset, "int64", meta.steps, meta.rows)
-        valid = view(slot.bytes, block.validity, "uint8", meta.steps, meta.rows) if block.validity else None
-        for k in range(meta.steps):
-            want, _ = self._reader.reference(rank, total + k)
-            assert ids[k].tolist() == want.tolist(), f"rank {rank}, step {total + k}: other samples or another order"
-            for row, number in enumerate(ids[k].tolist()):
-                assert np.array_equal(got[k, row], self.pixels(number)), f"step {total + k}: other pixels of {number}"
-                assert valid is None or bool(valid[k, row]) is not (self._nulls and missing(number))
-
-
-def read(engine: Engine, checker: Checker, rank: int, step: int = 0, stop: int = 0) -> int:
-    slot = Slot(engine.slot_bytes)
-    while step < (stop or engine.total_steps):
-        slot.spoil()
-        meta = engine.fill(rank, step, slot.bytes, cancelled=lambda: False)
-        assert meta is not None, f"the stream ended at step {step}"
-        checker.check(rank, step, meta, slot)
-        step += meta.steps
-    return step
 
 
 def start(manifest: Manifest, **more: object) -> Engine:
@@ -88,7 +47,7 @@ def test_two_ranks_and_a_resume_in_the_middle(tmp_path: Path) -> None:
     manifest = write_images(tmp_path, SHARDS)
     engine = start(manifest, ranks=2)
     try:
-        checker = Checker(engine, 2)
+        checker = Checker(engine, 2, IMAGE)
         at = [read(engine, checker, rank, 0, 5) for rank in (0, 1)]
     finally:
         engine.close()
@@ -96,7 +55,7 @@ def test_two_ranks_and_a_resume_in_the_middle(tmp_path: Path) -> None:
     for pod in range(3):
         engine = start(manifest, replicas=3, pod=pod)
         try:
-            read(engine, Checker(engine, 3), pod, max(at))
+            read(engine, Checker(engine, 3, IMAGE), pod, max(at))
         finally:
             engine.close()
 
@@ -121,7 +80,7 @@ def test_a_row_is_decoded_once_an_epoch_however_lanes_and_windows_cut_row_groups
     )
     engine = start(manifest, epochs=1)
     try:
-        read(engine, Checker(engine, 1), 0)
+        read(engine, Checker(engine, 1, IMAGE), 0)
     finally:
         engine.close()
     # What lastBatch Drop leaves over is in no window.
@@ -133,7 +92,7 @@ def test_a_row_group_above_the_budget_is_read_in_pieces(tmp_path: Path) -> None:
     engine = start(manifest, read_ahead_bytes=320 << 10)
     try:
         assert engine._store.streams(RowGroupKey(0, 0))
-        read(engine, Checker(engine, 1), 0)
+        read(engine, Checker(engine, 1, IMAGE), 0)
     finally:
         engine.close()
 
@@ -227,6 +186,33 @@ def test_tooth_a_decoder_that_swaps_two_rows_or_flips_a_bit_is_caught(
     engine = start(write_images(tmp_path, SHARDS))
     try:
         with pytest.raises(AssertionError, match="other pixels of 5"):
-            read(engine, Checker(engine, 1), 0)
+            read(engine, Checker(engine, 1, IMAGE), 0)
     finally:
         engine.close()
+
+
+@pytest.mark.parametrize("last_batch", ["Pad", "Partial"])
+def test_the_last_batch_of_an_epoch(tmp_path: Path, last_batch: str) -> None:
+    spec = StreamSpec(seed=3, global_batch_size=7, lanes=3, window=8, last_batch=last_batch)
+    manifest = write_images(tmp_path, SHARDS)
+    engine = Engine(config(spec, epochs=2, images=(IMAGE,), read_ahead_bytes=BUDGET), manifest, stats=Stats())
+    engine.start()
+    try:
+        read(engine, Checker(engine, 1, IMAGE), 0)
+    finally:
+        engine.close()
+
+
+def test_two_columns_of_images_of_one_size_and_one_of_another(tmp_path: Path) -> None:
+    data = table(0, 60)
+    pair = data.append_column("pair", table(60, 60)["image"]).append_column("small", table(120, 60)["image"])
+    pq.write_table(pair, tmp_path / "a.parquet", row_group_size=13)
+    small = ImageColumn(column="small", height=5, width=4, mode="L")
+    images = (IMAGE, ImageColumn(column="pair", height=24, width=32), small)
+    manifest = build_manifest([str(tmp_path)], digest="Never").manifest
+    for image, first in zip(images, (0, 60, 120), strict=True):
+        engine = start(manifest, images=images)
+        try:
+            read(engine, Checker(engine, 1, image, first=first), 0)
+        finally:
+            engine.close()
