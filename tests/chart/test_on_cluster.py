@@ -15,7 +15,8 @@ import yaml
 from chart.conftest import Cluster
 from support.discovery import META, pod_targets
 from support.helm import CHART, ROOT, template
-from support.prometheus import free_port, prometheus
+from support.ports import free_port
+from support.prometheus import prometheus
 
 IMAGE = "kube.test/lanefeed-sidecar:dev"
 #: Objects of the Prometheus operator, whose definitions this cluster lacks.

@@ -11,7 +11,6 @@ import json
 import lzma
 import os
 import signal
-import socket
 import subprocess
 import time
 from collections.abc import Callable, Iterator
@@ -28,6 +27,7 @@ from cryptography.x509.oid import NameOID
 from lanefeed_operator.api import crd
 from lanefeed_operator.kube.api import ApiError, Kind
 from lanefeed_operator.kube.client import Client, connect
+from support.ports import free_port
 
 __all__ = ["CRDS", "USERS", "ApiServer", "program", "until"]
 
@@ -46,7 +46,7 @@ done
 """
 #: Each has a kubeconfig of its own: the audit log tells them apart.
 USERS = ("admin", "one", "two")
-START_SECONDS = 60.0
+START_SECONDS = 150.0
 
 
 def until(what: str, check: Callable[[], Any], seconds: float = 60.0) -> Any:
@@ -80,7 +80,7 @@ class ApiServer:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self._etcd_port, self._peer_port, self.port = (_free_port() for _ in range(3))
+        self._etcd_port, self._peer_port, self.port = (free_port() for _ in range(3))
         kubelite = program(folder)
         for name in ("etcd", "kube-apiserver"):
             (folder / name).symlink_to(kubelite)
@@ -259,13 +259,6 @@ class ApiServer:
         ]
         policy = {"apiVersion": "audit.k8s.io/v1", "kind": "Policy", "rules": rules}
         (self.folder / "policy.yaml").write_text(yaml.safe_dump(policy))
-
-
-def _free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        port: int = found.getsockname()[1]
-        return port
 
 
 def _self_signed() -> tuple[bytes, bytes]:

@@ -5,7 +5,6 @@ Used by tests/chart and tests/e2e. This machine must reach the pods (../shared/k
 
 import json
 import shutil
-import socket
 import subprocess
 import time
 import urllib.error
@@ -20,8 +19,9 @@ import yaml
 
 from support import discovery
 from support.helm import CHART, missing
+from support.ports import free_port
 
-__all__ = ["Prometheus", "configuration", "free_port", "prometheus"]
+__all__ = ["Prometheus", "configuration", "prometheus"]
 
 START_SECONDS = 60.0
 
@@ -36,13 +36,6 @@ def configuration(discovery: str, *, interval: str = "1s") -> dict[str, Any]:
         job["http_sd_configs"] = [{"url": url, "refresh_interval": interval} for url in urls]
     rules = [str(CHART / "files/rules.yaml")]
     return {"global": {"scrape_interval": interval, "evaluation_interval": interval}, "rule_files": rules, **found}
-
-
-def free_port() -> int:
-    """A port that nobody listens on just now."""
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
 
 
 class Prometheus:

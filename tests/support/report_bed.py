@@ -25,6 +25,7 @@ from lanefeed_operator.coordinator.service import Server
 from lanefeed_operator.kube.api import TokenOwner, Unreachable
 from sim.pods import EPOCHS, lanes_of, rank_ids, rank_sum
 from support.kube_store import KubeStore
+from support.ports import free_port
 
 AUDIENCE = "lanefeed.dev/coordinator"
 LANES = lanes_of("Partial")
@@ -141,7 +142,7 @@ class Bed:
         self.certificates = self.make_certificates()
         self.gate: TokenAuthenticator | None = None
         self.server: Server | None = None
-        self.port = 0
+        self.port = free_port()
 
     def make_certificates(self) -> Certificates:
         names = ("127.0.0.1", "lanefeed.system.svc")

@@ -3,7 +3,6 @@
 The token "pod:UID" is of pod UID. `up` and `down` may be called again and again: the address stays.
 """
 
-import socket
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,6 +16,7 @@ from lanefeed_operator.coordinator.directory import Member
 from lanefeed_operator.coordinator.rejected import Rejected
 from lanefeed_operator.coordinator.service import Server
 from lanefeed_operator.kube.api import Unreachable
+from support.ports import free_port
 
 NAMES = ("localhost",)
 
@@ -83,8 +83,7 @@ class ReportService:
     """One address, one job, and the folder that a pod sees as LANEFEED_CONTROL_DIR."""
 
     def __init__(self, folder: Path, pod_uid: str = "pod-1") -> None:
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            self.port = free.getsockname()[1]
+        self.port = free_port()
         self.target = f"localhost:{self.port}"
         self.job = Job()
         self.certificates = _Certificates(material())

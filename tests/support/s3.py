@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import subprocess
 import sys
 import time
@@ -14,6 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from support.ports import free_port
 
 BUCKET = "data"
 START_SECONDS = 60.0
@@ -55,9 +56,7 @@ class S3Server:
 def s3_server() -> Iterator[S3Server]:
     """Start it and wait until it answers."""
     pytest.importorskip("moto")
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
@@ -74,7 +73,7 @@ def _wait(port: int, process: subprocess.Popen[bytes]) -> None:
         assert process.poll() is None, "moto's server ended at its start"
         try:
             urllib.request.build_opener(urllib.request.ProxyHandler({})).open(
-                f"http://127.0.0.1:{port}/moto-api/", timeout=2
+                f"http://127.0.0.1:{port}/moto-api/", timeout=10
             ).close()
             return
         except OSError:

@@ -30,13 +30,6 @@ server.serve_forever()
 """
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
-
-
 @contextmanager
 def running(port: int, command: list[str], env: Mapping[str, str] | None = None) -> Iterator[None]:
     """A process that listens at `port`; it is killed at the end."""

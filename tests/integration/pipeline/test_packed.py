@@ -1,54 +1,18 @@
 """The engine over packed documents: every byte of every frame, row groups larger than the budget, files that lie."""
 
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
 
-from lanefeed_core.manifest import Manifest
 from lanefeed_core.packing import BEST_FIT, MODES, PackingRequest
 from lanefeed_core.stream import StreamSpec
 from lanefeed_sidecar import formats
-from lanefeed_sidecar.index import build_manifest
 from lanefeed_sidecar.pipeline import Engine, Stats
-from support.frames_oracle import Reader, Slot, config, drain, until_error
-from support.token_files import Lists, expected, lists, write_documents
+from support.frames_oracle import Slot, config, drain, until_error
+from support.packed_oracle import PackedOracle, dataset, truth
 
 SPEC = StreamSpec(seed=5, global_batch_size=8, lanes=2, window=16, last_batch="Pad")
-GROUP = 64
-
-
-@dataclass
-class PackedOracle(Reader):
-    """What each sample id must hold, from packing the files' documents here."""
-
-    truth: dict[str, np.ndarray] = field(default_factory=dict)
-
-    def _check_fixed(self, name: str, ids: np.ndarray, values: np.ndarray, valid: np.ndarray) -> None:
-        assert valid.all()
-        assert values.tolist() == self.truth[name][ids].tolist(), f"column {name} holds other sequences"
-
-
-def dataset(
-    folder: Path, request: PackingRequest, rows: tuple[int, ...] = (150, 64, 90), group: int = GROUP
-) -> Manifest:
-    files: dict[str, Lists] = {f"{n}.parquet": lists(n, count, 60) for n, count in enumerate(rows)}
-    for name, documents in files.items():
-        write_documents(folder / name, documents, group=group, write_page_checksum=True)
-    return build_manifest([str(folder)], packing=request).manifest
-
-
-def truth(manifest: Manifest, rows: tuple[int, ...] = (150, 64, 90), group: int = GROUP) -> dict[str, np.ndarray]:
-    assert manifest.packing is not None
-    files: dict[str, Lists] = {f"{n}.parquet": lists(n, count, 60) for n, count in enumerate(rows)}
-    made = expected(manifest, files, group, manifest.packing)
-    return {
-        "tokens": np.concatenate([one.tokens for one in made]),
-        "lengths": np.concatenate([one.lengths for one in made]),
-        "document_ids": np.concatenate([one.documents for one in made if one.documents is not None]),
-        "position_ids": np.concatenate([one.positions for one in made if one.positions is not None]),
-    }
 
 
 @pytest.mark.parametrize("mode", MODES)

@@ -16,7 +16,8 @@ from lanefeed_sidecar.formats import remote
 from lanefeed_sidecar.index import build_manifest
 from lanefeed_sidecar.sources import list_shards
 from support.frames_oracle import Reader, drain, write_shards
-from support.stores import free_port, ftp_server, gcs_put, gcs_server
+from support.ports import free_port
+from support.stores import ftp_server, gcs_put, gcs_server
 
 SHARDS = [(90, 30), (41, 20), (1, 1)]
 AWAY_SECONDS = 1.5
