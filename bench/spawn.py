@@ -20,7 +20,7 @@ FOREIGN_CORES = 0.12
 RETRIES = 3
 #: By module, where it is not LIMIT_SECONDS.
 LIMITS = {"bench.footers": 400, "bench.remote": 300}
-LIMIT_SECONDS = 60
+LIMIT_SECONDS = 150
 
 
 class RunFailed(Exception):

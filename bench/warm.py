@@ -25,7 +25,7 @@ from bench.pods import manifest_of, pod, usual_spec
 
 __all__: list[str] = []
 
-START_SECONDS = 60.0
+START_SECONDS = 120.0
 #: A sidecar is warm when it used no more than a tick of CPU in each of so many looks: one that is starved by others
 #: gets more.
 QUIET_SECONDS, LOOKS = 0.3, 4

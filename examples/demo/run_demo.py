@@ -73,7 +73,7 @@ class Demo:
         lines = self.lines()
         return lines[-1][1] if lines else 0
 
-    def wait_for(self, step: int, seconds: float = 120) -> None:
+    def wait_for(self, step: int, seconds: float = 400) -> None:
         """Wait until rank 0 has trained `step`. Raises SystemExit if the job ends or stalls first."""
         end = time.monotonic() + seconds
         while self.step() < step:
@@ -84,7 +84,7 @@ class Demo:
                 raise SystemExit(f"step {step} was not reached within {seconds} s; see {self.work}/.lanefeed/demo")
             time.sleep(0.05)
 
-    def wait_for_pods(self, replicas: int, more_steps: int, seconds: float = 120) -> None:
+    def wait_for_pods(self, replicas: int, more_steps: int, seconds: float = 400) -> None:
         """Wait until the job runs with `replicas` pods and has trained `more_steps` more."""
         end = time.monotonic() + seconds
         while self.status().get("plan", {}).get("replicas") != replicas:
@@ -255,11 +255,11 @@ def main() -> int:
             act()
         demo.wait_for_pods(3, more_steps=60)
         demo.scale(1)
-        code = demo.runner.wait(timeout=180)
+        code = demo.runner.wait(timeout=600)
     finally:
         if demo.runner.poll() is None:
             demo.runner.terminate()
-            demo.runner.wait(timeout=30)
+            demo.runner.wait(timeout=100)
     if code:
         console.print(f"[bold red]lanefeed run ended with {code}[/]; see {work}/.lanefeed/demo")
         return 1

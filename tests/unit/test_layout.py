@@ -63,7 +63,7 @@ def test_clean():
 
 def python(*args: str, cwd: Path = ROOT) -> subprocess.CompletedProcess[str]:
     """Run Python on `args`."""
-    return subprocess.run([sys.executable, *args], cwd=cwd, capture_output=True, text=True, timeout=60)
+    return subprocess.run([sys.executable, *args], cwd=cwd, capture_output=True, text=True, timeout=200)
 
 
 def test_operator_is_the_standard_librarys() -> None:
@@ -124,7 +124,7 @@ def test_leftovers_are_found(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-p", "no:xdist", "-rA", "integration"]
     env = os.environ | {"COLUMNS": "1000"}
     with subprocess.Popen(command, cwd=tmp_path, env=env, stdout=subprocess.PIPE, text=True) as run:
-        output = run.communicate(timeout=60)[0]
+        output = run.communicate(timeout=200)[0]
     errors = dict(re.findall(r"^ERROR \S+::test_(\w+) - (?:AssertionError: )?(.*)$", output, re.MULTILINE))
     assert set(errors) == {"process", "orphan", "file", "open_file", "descriptors"}, output
     assert "processes still run" in errors["process"]
