@@ -21,9 +21,9 @@ from bench.pods import manifest_of, pod, usual_spec
 __all__ = ["measure_engine"]
 
 
-def _config(manifest: Any, rows: int, args: argparse.Namespace) -> Any:
+def _config(manifest: Any, workload: workloads.Workload, args: argparse.Namespace) -> Any:
     budget = args.budget << 20
-    spec = usual_spec(manifest, rows, budget)
+    spec = usual_spec(manifest, workload.batch, budget, workload.images)
     print(f"lanes {spec.lanes}, window {spec.window}, row bytes {manifest.row_bytes:.0f}")
     return pod(
         spec,
@@ -32,6 +32,7 @@ def _config(manifest: Any, rows: int, args: argparse.Namespace) -> Any:
         decode_threads=args.threads,
         cache_dir=args.cache,
         cache_bytes=decoded.BYTES if args.cache else 0,
+        images=workload.images,
     )
 
 
@@ -73,7 +74,7 @@ def measure_engine(workload: workloads.Workload, args: argparse.Namespace) -> No
 
     # Entries of a cache are named by the files' digests.
     manifest = manifest_of(workload, **({} if args.cache else {"digest": "Never"}))
-    config = _config(manifest, workload.batch, args)
+    config = _config(manifest, workload, args)
     stats = Stats()
     engine = Engine(config, manifest, stats=stats)
     slots = [np.ones(engine.slot_bytes, np.uint8) for _ in range(config.slots)]

@@ -49,7 +49,7 @@ LEFT_OUT = {
 }
 #: Of pixels: the cache is as good as the disk, which is not what is measured here.
 UNCACHED = ("W3",)
-#: Windows of all lanes end together, which for images is every second: a measuring window holds several.
+#: Windows of all lanes end together, which for images takes half a second: a measuring window holds many.
 WINDOWS = {"W3": 4.0}
 STEP_MS = 2.0
 #: Seconds that a job is taken to need before it has run.

@@ -19,18 +19,21 @@ def manifest_of(workload: Workload, **how: Any) -> Any:
     return build_manifest(files(workload.name), packing=packing, **how).manifest
 
 
-def usual_spec(manifest: Any, batch: int, budget: int) -> Any:
+def usual_spec(manifest: Any, batch: int, budget: int, images: Any = ()) -> Any:
     """The StreamSpec that `lanefeed.open` chooses for one rank with `batch` rows and `budget` bytes of read-ahead."""
+    from lanefeed_core.images import image_bytes, image_columns
     from lanefeed_core.stream import StreamSpec, default_lanes, default_window
 
     lanes = default_lanes(global_batch_size=batch, ranks=1, row_groups=manifest.num_row_groups)
-    window = default_window(lanes=lanes, row_bytes=manifest.row_bytes, budget_bytes=budget)
+    row_bytes = manifest.row_bytes + image_bytes(image_columns(images))
+    window = default_window(lanes=lanes, row_bytes=row_bytes, budget_bytes=budget)
     return StreamSpec(seed=7, global_batch_size=batch, lanes=lanes, window=window)
 
 
 def pod(spec: Any, *, start: Any = None, manifest_path: str = "", run_dir: str = "", **fields: Any) -> Any:
     """The PodConfig of a pod of one rank, whose plan begins at the cursor `start` (None: at the beginning)."""
     from lanefeed_core.cursor import Cursor
+    from lanefeed_core.images import image_columns
     from lanefeed_core.plan import Plan
     from lanefeed_core.podconfig import PodConfig
 
@@ -43,5 +46,6 @@ def pod(spec: Any, *, start: Any = None, manifest_path: str = "", run_dir: str =
         spec=spec,
         manifest_path=manifest_path,
         run_dir=run_dir,
+        images=image_columns(fields.pop("images", ())),
         **fields,
     )

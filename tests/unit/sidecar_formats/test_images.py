@@ -2,6 +2,7 @@
 
 import io
 import struct
+import subprocess
 import sys
 import threading
 import zlib
@@ -258,6 +259,48 @@ def test_what_one_image_may_take_follows_from_the_budget() -> None:
     # A JPEG is decoded at an eighth of its size, a progressive one is kept whole meanwhile.
     assert decode(encode(photo(512, 384), "JPEG"), room=64 * 48 * 4 * 4).any()
     assert "bytes while it is decoded" in refusal(encode(photo(512, 384), "JPEG", progressive=True), room=64 * 48 * 16)
+
+
+def test_large_images_are_decoded_one_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Four threads hold a small image each in the decoder at once, large ones never."""
+    data = {"small": encode(photo(), "PNG"), "large": encode(Image.new("RGB", (2500, 2000)), "PNG")}
+    real, lock, inside, most = ImageDecoder._fit, threading.Lock(), 0, 0
+    together = threading.Barrier(4)
+
+    def fit(self: ImageDecoder, image: Image.Image) -> Image.Image:
+        nonlocal inside, most
+        with lock:
+            inside += 1
+            most = max(most, inside)
+        if size == "small":
+            together.wait(60)
+        made = real(self, image)
+        with lock:
+            inside -= 1
+        return made
+
+    monkeypatch.setattr(ImageDecoder, "_fit", fit)
+    for size, allowed in (("small", 4), ("large", 1)):
+        most = 0
+        threads = [threading.Thread(target=decode, args=(data[size],)) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(100)
+        assert most == allowed, size
+
+
+def test_no_other_format_is_loaded() -> None:
+    code = (
+        "from PIL import Image; from lanefeed_core.images import ImageColumn; import numpy as np, io\n"
+        "from lanefeed_sidecar.formats.images import ImageDecoder\n"
+        "out = io.BytesIO(); Image.new('RGB', (4, 4)).save(out, 'PNG')\n"
+        "spec = ImageColumn(column='x', height=2, width=2)\n"
+        "ImageDecoder(spec, 1 << 20).decode(out.getvalue(), np.zeros(spec.shape, np.uint8))\n"
+        "assert not {'EPS', 'TIFF', 'PSD'} & Image.OPEN.keys(), sorted(Image.OPEN)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=100)
+    assert done.returncode == 0, done.stderr
 
 
 def test_a_jpeg_of_endless_scans_is_refused() -> None:
