@@ -34,6 +34,7 @@ def test_pieces_of_any_size_give_the_same_sequences(docs: Documents, packing: Pa
         if small:
             patch.setattr(packer, "BLOCK_DOCUMENTS", 3)
             patch.setattr(packer, "BLOCK_TOKENS", 17)
+            patch.setattr(packer, "BLOCK_SEQUENCES", 2)
         whole = pack(docs.values, docs.offsets, packing)
         check_packed(whole, docs, packing)
         assert yield_of(docs.lengths, packing) == whole.count

@@ -16,12 +16,14 @@ from numpy.typing import NDArray
 
 from lanefeed_core.packing import BEST_FIT, Packing
 
-__all__ = ["BLOCK_DOCUMENTS", "BLOCK_TOKENS", "Packed", "Packer", "pack", "yield_of"]
+__all__ = ["BLOCK_DOCUMENTS", "BLOCK_SEQUENCES", "BLOCK_TOKENS", "Packed", "Packer", "pack", "yield_of"]
 
-#: Documents that are fitted to each other: a block ends with the one that brings it to either, so that row groups of
-#: any size can be packed as they are read. Part of the order: raise PACK_VERSION with them.
+#: Documents that are fitted to each other: a block ends with the one that brings it to so many documents, or to so many
+#: tokens (or sequences, where these are more): row groups of any size can be packed as they are read, and who reads one
+#: in pieces holds no more than a block. Part of the order: raise PACK_VERSION with them.
 BLOCK_DOCUMENTS = 1024
-BLOCK_TOKENS = 4 << 20
+BLOCK_TOKENS = 1 << 19
+BLOCK_SEQUENCES = 64
 
 _Ints = NDArray[np.int64]
 _Tokens = NDArray[np.generic]
@@ -63,7 +65,7 @@ def yield_of(lengths: _Ints, packing: Packing) -> int:
     if packing.mode != BEST_FIT:
         return -(-int(lengths.sum()) // size)
     ends = np.cumsum(lengths)
-    return sum(_fit(lengths[low:high], size).sequences for low, high in _blocks(ends, last=True))
+    return sum(_fit(lengths[low:high], size).sequences for low, high in _blocks(ends, size, last=True))
 
 
 class Packer:
@@ -138,15 +140,16 @@ class Packer:
         self._open.append((values, np.diff(offsets)))
         self._open_documents += len(offsets) - 1
         self._open_tokens += len(values)
-        if not last and self._open_documents < BLOCK_DOCUMENTS and self._open_tokens < BLOCK_TOKENS:
+        size = self._packing.sequence_length
+        if not last and self._open_documents < BLOCK_DOCUMENTS and self._open_tokens < _block_tokens(size):
             return self._placed(values[:0], [], 0)
         parts, self._open = self._open, []
         values = np.concatenate([part for part, _ in parts]) if len(parts) > 1 else parts[0][0]
         lengths = np.concatenate([part for _, part in parts])
         ends = np.cumsum(lengths)
         fits, done, tokens, sequences = [], 0, 0, 0
-        for low, high in _blocks(ends, last=last):
-            fit = _fit(lengths[low:high], self._packing.sequence_length)
+        for low, high in _blocks(ends, size, last=last):
+            fit = _fit(lengths[low:high], size)
             fits.append(fit.moved(self._document + low, tokens, sequences))
             done, tokens, sequences = high, int(ends[high - 1]), sequences + fit.sequences
         made = self._placed(values, fits, sequences)
@@ -282,11 +285,15 @@ def _best_fit(lengths: _Ints, size: int) -> tuple[_Ints, int]:
     return found, count
 
 
-def _blocks(ends: _Ints, *, last: bool) -> Iterator[tuple[int, int]]:
+def _block_tokens(size: int) -> int:
+    return max(BLOCK_TOKENS, BLOCK_SEQUENCES * size)
+
+
+def _blocks(ends: _Ints, size: int, *, last: bool) -> Iterator[tuple[int, int]]:
     """Documents [low, high) of each block, by where documents end; without `last` only of those that are over."""
     low = before = 0
     while low < len(ends):
-        full = int(np.searchsorted(ends, before + BLOCK_TOKENS)) + 1
+        full = int(np.searchsorted(ends, before + _block_tokens(size))) + 1
         high = min(low + BLOCK_DOCUMENTS, full)
         if high > len(ends):
             if not last:
