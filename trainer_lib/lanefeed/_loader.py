@@ -25,6 +25,10 @@ __all__ = ["Loader"]
 
 log = logging.getLogger("lanefeed")
 
+#: One entry for each fork on the way to this process. Its id is a system call away: too far for every batch.
+_forks: list[None] = []
+os.register_at_fork(after_in_child=lambda: _forks.append(None))
+
 
 class Loader:
     """This rank's batches, epoch by epoch.
@@ -170,7 +174,7 @@ class Loader:
 
     def stats(self) -> Stats:
         """Batches, seconds waited, seconds of the trainer's own steps, batches copied out."""
-        return self._stream.counters.stats()
+        return self._stream.stats()
 
     # ---- state and commits -------------------------------------------------------------------------------------
 
@@ -361,11 +365,11 @@ def _close(commits: Commits, stream: Stream, release: Callable[[], None] | None,
 class _Epoch:
     """One iteration: up to the end of the epoch that was current when it began. Keeps no batch."""
 
-    __slots__ = ("_loader", "_pid", "_stop", "_take")
+    __slots__ = ("_forks", "_loader", "_stop", "_take")
 
     def __init__(self, loader: Loader) -> None:
         self._loader = loader
-        self._pid = loader._pid
+        self._forks = len(_forks)
         self._take = loader._stream.take
         self._stop = loader._epoch_stop()
 
@@ -374,7 +378,7 @@ class _Epoch:
 
     def __next__(self) -> Batch:
         loader = self._loader
-        if os.getpid() != self._pid or loader._closed:
+        if len(_forks) != self._forks or loader._closed:
             loader._check()
         if not loader._started:
             # Another state was loaded meanwhile: go on there.

@@ -15,6 +15,10 @@ from lanefeed_core.ledger import Entry, Ledger
 __all__ = ["EvenSums", "FrameSums", "Proof", "Snapshot"]
 
 
+#: Frames that wait to be added up, all in a row: each alone costs next() as much as all of them.
+_FRAMES = 32
+
+
 @dataclass(frozen=True, slots=True)
 class FrameSums:
     """Ledger entries of steps from total step `first` on: steps[k] has (epoch, count, sum) of each epoch."""
@@ -82,9 +86,11 @@ class Proof:
         self._segment = Ledger()
         self._lock = threading.Lock()
 
-    def add(self, sums: FrameSums | EvenSums) -> None:
-        """The next frame's sums, before its first batch is given."""
+    def add(self, sums: FrameSums | EvenSums, consumed: int | None = None) -> None:
+        """The next frame's sums, before its first batch is given; what is before step `consumed` was consumed."""
         with self._lock:
+            if consumed is not None and len(self._frames) >= _FRAMES:
+                self._fold(consumed)
             self._frames.append(sums)
 
     def rewind(self, step: int) -> None:
@@ -99,7 +105,7 @@ class Proof:
             self._fold(step)
 
     def _fold(self, step: int) -> None:
-        # Plain numbers first, one entry an epoch then: this runs in next(), for all steps of the frame before.
+        # Plain numbers first, one entry an epoch then: this runs in next(), for all steps of many frames.
         sums: dict[int, list[int]] = {}
         while self._frames and self._folded < step:
             frame = self._frames[0]

@@ -40,6 +40,6 @@ class Counters:
         self.wait_seconds = 0.0
         self.step_seconds = 0.0
 
-    def stats(self) -> Stats:
-        """A copy."""
-        return Stats(self.batches, self.copied, self.wait_seconds, self.step_seconds)
+    def stats(self, more: float = 0.0) -> Stats:
+        """A copy; `more` seconds of the trainer's own are not counted yet."""
+        return Stats(self.batches, self.copied, self.wait_seconds, self.step_seconds + more)

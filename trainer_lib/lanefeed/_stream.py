@@ -25,7 +25,7 @@ from lanefeed._client.feed import End, Event, Feed, FrameCame, Hello
 from lanefeed._device.copier import Copy, FrameCopier
 from lanefeed._progress import Progress
 from lanefeed._proof import EvenSums, FrameSums, Proof
-from lanefeed._stats import Counters
+from lanefeed._stats import Counters, Stats
 from lanefeed.errors import LanefeedError, NotConnected, SidecarLost
 from lanefeed_core.proto import lanefeed_pb2 as pb
 
@@ -65,14 +65,14 @@ class Stream:
         self._slots = 0
         self._leases: deque[Any] = deque()
         self._frame: Frame | None = None
-        self._at = 0
         self._ahead: tuple[FrameCame, Copy] | None = None
         self._recent: deque[tuple[int, weakref.ref[Batch]]] = deque(maxlen=64)
         self._ended = False
         self._error: LanefeedError | None = None
         self._closed = False
         self._warned = False
-        self._last_yield = 0.0
+        #: Since when time counts as the trainer's own; 0: nothing was given yet, or the stream has ended.
+        self._since = 0.0
         self.counters = Counters()
         self.progress = Progress(lookahead)
         self.proof = Proof(0)
@@ -90,7 +90,7 @@ class Stream:
             self.proof = Proof(hello.start)
             self._ended = self.finished = False
             self._error = None
-            self._last_yield = 0.0
+            self._since = 0.0
             self._recent.clear()
             return hello
 
@@ -114,7 +114,7 @@ class Stream:
 
     def report(self) -> pb.Progress:
         """The Progress message of this moment; called by the feed's writer."""
-        counters = self.counters
+        counters = self.stats()
         return pb.Progress(
             consumed=self.progress.consumed,
             wait_seconds=counters.wait_seconds,
@@ -123,6 +123,11 @@ class Stream:
             finished=self.finished,
             stop_wanted=_sigterm.caught(),
         )
+
+    def stats(self) -> Stats:
+        """Figures of this moment."""
+        since = self._since
+        return self.counters.stats(time.monotonic() - since if since else 0.0)
 
     #: Set by `Loader.finish`.
     finished = False
@@ -148,30 +153,23 @@ class Stream:
 
         Raises SidecarLost after a silence, or the error that ended the stream.
         """
+        # What is not touched here need not be fetched into the CPU's caches, which a training step has filled with
+        # its own: the clock is asked once a frame.
         with self._lock:
             progress = self.progress
-            if stop and progress.given >= stop:
+            step = progress.given
+            if stop and step >= stop:
                 return None
-            began = time.monotonic()
-            if self._last_yield:
-                self.counters.step_seconds += began - self._last_yield
-                self._last_yield = began
             frame = self._frame
             if frame is None:
                 frame = self._next_frame()
                 if frame is None:
-                    self._last_yield = 0.0
                     return None
-                began = time.monotonic()
-            at = self._at
-            self._at = at + 1
-            if at + 1 == frame.steps:
+            if step + 1 == frame.first + frame.steps:
                 self._frame = None
-            step = frame.first + at
             progress.given = step + 1
             self.counters.batches += 1
-            self._last_yield = began
-            batch = make(frame, at, step, progress)
+            batch = make(frame, step - frame.first, step, progress)
             if progress.reads_ahead:
                 self._recent.append((step, weakref.ref(batch)))
             return batch
@@ -179,8 +177,13 @@ class Stream:
     # ---- frames ------------------------------------------------------------------------------------------------
 
     def _next_frame(self) -> Frame | None:
+        if self._since:
+            self.counters.step_seconds += time.monotonic() - self._since
+            self._since = 0.0
         frame = self._device_frame() if self._copier is not None else self._host_frame()
-        self._frame, self._at = frame, 0
+        self._frame = frame
+        if frame is not None:
+            self._since = time.monotonic()
         return frame
 
     def _host_frame(self) -> Frame | None:
@@ -236,8 +239,7 @@ class Stream:
         return self._copier.submit(came.base[: frame_end(came.message, self._layout)])
 
     def _open(self, message: pb.Frame, cut: Cut, host: Cut) -> Frame:
-        self.proof.fold(self.progress.consumed)
-        self.proof.add(_sums(message))
+        self.proof.add(_sums(message), self.progress.consumed)
         return Frame(message, self._layout, cut, host, self._world)
 
     # ---- kept batches ------------------------------------------------------------------------------------------

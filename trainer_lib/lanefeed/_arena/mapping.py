@@ -50,6 +50,8 @@ class Arena:
         #: All bytes, uint8 [nbytes]; a device registers it and unregisters when it dies, before the memory is unmapped.
         self.root: NDArray[np.uint8] = np.frombuffer(memory, dtype=np.uint8)
         self._check(slot_bytes)
+        #: Bytes of each slot that was asked for: cutting them out of the whole costs next() as much as the rest.
+        self._slots: dict[int, memoryview] = {}
 
     def _check(self, slot_bytes: int) -> None:
         magic, version, slots, size, _, session = _HEADER.unpack_from(self._memory)
@@ -82,13 +84,16 @@ class Arena:
 
     def slot(self, slot: int, sequence: int, first_step: int) -> NDArray[np.uint8]:
         """The bytes of a slot, uint8 [slot_bytes]: a new base array. Raises ArenaError if it holds another frame."""
-        start = HEADER_BYTES + slot * self.slot_bytes
-        if start + self.slot_bytes > len(self.root):
-            raise ArenaError(f"slot {slot} lies outside the arena {self.path} of {len(self.root)} bytes")
+        part = self._slots.get(slot)
+        if part is None:
+            start = HEADER_BYTES + slot * self.slot_bytes
+            if start + self.slot_bytes > len(self.root):
+                raise ArenaError(f"slot {slot} lies outside the arena {self.path} of {len(self.root)} bytes")
+            part = self._slots[slot] = self.root.data[start : start + self.slot_bytes]
         # Through a memoryview: NumPy gives a view of a view the first array as base, and would skip this one, whose
         # death releases the slot, unless this one's own base is no array.
-        base: NDArray[np.uint8] = np.frombuffer(self.root.data[start : start + self.slot_bytes], dtype=np.uint8)
-        _, found, step = _SLOT_HEADER.unpack_from(self._memory, start)
+        base: NDArray[np.uint8] = np.frombuffer(part, dtype=np.uint8)
+        _, found, step = _SLOT_HEADER.unpack_from(part)
         if (found, step) != (sequence, first_step):
             raise ArenaError(
                 f"slot {slot} of {self.path} holds frame {found} (step {step}), frame {sequence} (step {first_step}) "
