@@ -114,16 +114,27 @@ def test_corrupt_pages_end_the_stream_by_name(tmp_path: Path, checksums: bool) -
 
 
 def test_a_shard_that_changes_under_a_running_stream(tmp_path: Path) -> None:
-    uri = folder(tmp_path / "d", files=40, rows=512)
-    options = SMALL | {"slot_bytes": 4096, "read_ahead_bytes": 2 << 20, "epochs": 9}
+    """The dataset is five times as large as what is read ahead, so that most of it is read after it has changed."""
+    uri = tmp_path / "d"
+    uri.mkdir()
 
-    def rest(loader: lanefeed.Loader) -> int:
-        return sum(1 for _ in loader.epochs() for _ in loader)
+    def write(first: int) -> None:
+        for number in range(40):
+            ids = np.arange(number * 1024, (number + 1) * 1024) + first
+            x = pa.FixedSizeListArray.from_arrays(pa.array(np.repeat(ids, 256).astype(np.float32)), 256)
+            pq.write_table(pa.table({"id": ids, "x": x}), tmp_path / "new", row_group_size=64)
+            (tmp_path / "new").replace(uri / f"{number:02}.parquet")
+
+    write(0)
+    options = SMALL | {"slot_bytes": 1 << 16, "read_ahead_bytes": 8 << 20}
+
+    def rest(loader: lanefeed.Loader) -> None:
+        for batch in loader:
+            assert batch["id"].tolist() == batch.ids.tolist()
 
     with lanefeed.open(uri, **options) as loader:
         next(iter(loader))
-        for path in uri.iterdir():
-            shard(path, range(7, 519))
+        write(7)
         with pytest.raises(lanefeed.DataError, match=f"{uri}/.*(changed|replaced)"):
             rest(loader)
 
