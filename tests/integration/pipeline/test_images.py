@@ -1,5 +1,7 @@
 """The engine with image columns: each row's pixels are those of plain Pillow on the row that its id names."""
 
+import threading
+import time
 from pathlib import Path
 
 import numpy as np
@@ -85,6 +87,35 @@ def test_a_row_is_decoded_once_an_epoch_however_lanes_and_windows_cut_row_groups
         engine.close()
     # What lastBatch Drop leaves over is in no window.
     assert len(decoded) == len(set(decoded)) <= manifest.rows
+
+
+def test_the_first_batch_waits_for_no_image_of_a_later_window(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The decoder stops after as many images as the first windows of all lanes hold: the first frame comes anyhow."""
+    manifest = write_images(tmp_path, [(200, 100)])
+    left, lock, go_on = SPEC.lanes * SPEC.window, threading.Lock(), threading.Event()
+    real = decoding.ImageDecoder.decode
+
+    def decode(self: decoding.ImageDecoder, data: bytes, out: np.ndarray) -> None:
+        nonlocal left
+        with lock:
+            left -= 1
+            stop = left < 0
+        if stop:
+            go_on.wait(100)
+        real(self, data, out)
+
+    monkeypatch.setattr(decoding.ImageDecoder, "decode", decode)
+    engine = start(manifest, decode_threads=1)
+    slot, end = Slot(engine.slot_bytes), time.monotonic() + 60
+    try:
+        meta = engine.fill(0, 0, slot.bytes, cancelled=lambda: time.monotonic() > end)
+        assert meta is not None, "the first frame waits for images of later windows"
+        Checker(engine, 1, IMAGE).check(0, 0, meta, slot)
+        go_on.set()
+        read(engine, Checker(engine, 1, IMAGE), 0, meta.steps)
+    finally:
+        go_on.set()
+        engine.close()
 
 
 def test_a_row_group_above_the_budget_is_read_in_pieces(tmp_path: Path) -> None:
