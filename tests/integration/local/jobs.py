@@ -47,7 +47,7 @@ class LocalJob:
         self.command = [sys.executable, TRAINER]
         self.spec: dict[str, Any] = {
             "replicas": 2,
-            "elastic": {"stopGraceSeconds": 20},
+            "elastic": {"stopGraceSeconds": 100},
             "data": {"uri": "data"},
             "batching": {"globalBatchSize": 12, "lastBatch": "Partial", "uneven": "Allow"},
             "shuffle": {"seed": 7, "window": 32},
