@@ -18,6 +18,7 @@ import numpy as np
 
 from lanefeed_core.cursor import Cursor
 from lanefeed_core.errors import CoreError
+from lanefeed_core.images import image_bytes, image_columns
 from lanefeed_core.manifest import Manifest
 from lanefeed_core.plan import Plan
 from lanefeed_core.podconfig import PodConfig
@@ -50,6 +51,7 @@ def _arguments(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("uri", nargs="+", help="files, folders or globs")
     parser.add_argument("--base", default=None, help="folder that relative URIs start from")
     parser.add_argument("--columns", default="", help="comma-separated columns (all)")
+    parser.add_argument("--images", default="[]", help="JSON list: columns that will be delivered as pixels (none)")
     parser.add_argument("--batch", type=int, default=256, help="samples of a global batch")
     parser.add_argument("--threads", type=int, default=0, help="decode threads (as a sidecar would choose)")
     parser.add_argument("--read-ahead", type=int, default=512 << 20, help="bytes")
@@ -71,7 +73,8 @@ def _measure(args: argparse.Namespace) -> dict[str, Any]:
 
     began = time.monotonic()
     columns = tuple(c for c in args.columns.split(",") if c)
-    manifest = build_manifest(args.uri, base=args.base, columns=columns, digest="Never").manifest
+    args.images = image_columns(json.loads(args.images))
+    manifest = build_manifest(args.uri, base=args.base, columns=columns, images=args.images, digest="Never").manifest
     indexed = time.monotonic()
     stats = Stats()
     threads = args.threads or max(1, min(4, len(os.sched_getaffinity(0))))
@@ -109,7 +112,8 @@ def _measure(args: argparse.Namespace) -> dict[str, Any]:
 
 def _config(args: argparse.Namespace, manifest: Manifest, columns: tuple[str, ...], threads: int) -> PodConfig:
     lanes = default_lanes(global_batch_size=args.batch, ranks=1, row_groups=manifest.num_row_groups)
-    window = default_window(lanes=lanes, row_bytes=manifest.row_bytes, budget_bytes=args.read_ahead)
+    row_bytes = manifest.row_bytes + image_bytes(args.images)
+    window = default_window(lanes=lanes, row_bytes=row_bytes, budget_bytes=args.read_ahead)
     return PodConfig(
         job="trial",
         job_uid="trial",
@@ -120,6 +124,7 @@ def _config(args: argparse.Namespace, manifest: Manifest, columns: tuple[str, ..
         epochs=1_000_000_000,
         manifest_path="",
         columns=columns,
+        images=args.images,
         run_dir="",
         read_ahead_bytes=args.read_ahead,
         decode_threads=threads,

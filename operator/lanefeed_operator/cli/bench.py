@@ -5,6 +5,7 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
+from lanefeed_core.images import ImageColumn, ImageError, image_options
 from lanefeed_operator.api.quantity import parse_bytes
 from lanefeed_operator.cli.common import console
 from lanefeed_operator.local import indexer
@@ -26,6 +27,9 @@ def bench(
     uri: Annotated[list[str], typer.Argument(help="Files, folders or globs.")],
     global_batch_size: Annotated[int, typer.Option(help="Samples of a step.", min=1)] = 256,
     columns: Annotated[str, typer.Option(help="Columns that will be delivered, comma-separated (all).")] = "",
+    image: Annotated[
+        list[str] | None, typer.Option(help="A column of images, as COLUMN=HEIGHTxWIDTH; may be given again.")
+    ] = None,
     decode_threads: Annotated[int, typer.Option(help="0: as a sidecar would choose.", min=0)] = 0,
     read_ahead: Annotated[str, typer.Option(help="Read-ahead budget, as sidecar.readAheadBytes.")] = "512Mi",
     seconds: Annotated[float, typer.Option(help="How long to measure.", min=0.5)] = 5.0,
@@ -39,12 +43,24 @@ def bench(
     options = ["--batch", str(global_batch_size), "--threads", str(decode_threads), "--seconds", str(seconds)]
     options += ["--read-ahead", str(budget), *([] if shuffle else ["--no-shuffle"])]
     options += ["--columns", columns] if columns else []
+    options += image_options([_image(text) for text in image or ()])
     out = console()
     with out.status("reading ..."):
         found = indexer.trial([*options, "--", *uri], seconds=seconds + PATIENCE_SECONDS)
     out.print(_facts(found, global_batch_size))
     out.print(_shares(found))
     out.print(f"[bold]limit: {found['limit']}[/]. {found['advice']}")
+
+
+def _image(text: str) -> ImageColumn:
+    column, _, size = text.rpartition("=")
+    height, _, width = size.partition("x")
+    if not (column and height.isdecimal() and width.isdecimal()):
+        raise LocalError(f"--image is {text!r}: write COLUMN=HEIGHTxWIDTH, such as image=224x224")
+    try:
+        return ImageColumn(column=column, height=int(height), width=int(width))
+    except ImageError as error:
+        raise LocalError(f"--image {text}: {str(error).removeprefix('data.images: ')}") from None
 
 
 def _facts(found: dict[str, Any], batch: int) -> Table:

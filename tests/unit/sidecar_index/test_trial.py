@@ -9,6 +9,7 @@ from typer.testing import CliRunner
 from lanefeed_operator.cli.main import app
 from lanefeed_operator.local.errors import LocalError
 from lanefeed_sidecar import trial
+from support.images import write_images
 from support.worlds import make_rows
 
 EVEN = {"decode_cpu": 0.5, "decode_waiting": 0.0, "opening": 0.0, "scatter": 0.1}
@@ -51,6 +52,17 @@ def test_the_command_says_it_in_words(tmp_path: Path) -> None:
     assert "samples/s" in done.output
     assert "a second of 10 samples" in done.output
     assert "limit: " in done.output
+
+
+def test_images_are_decoded_in_the_trial(tmp_path: Path) -> None:
+    write_images(tmp_path, [(60, 20)])
+    wanted = ["bench", str(tmp_path), "--global-batch-size", "10", "--seconds", "0.5", "--columns", "image"]
+    done = CliRunner().invoke(app, [*wanted, "--image", "image=20x30"])
+    assert done.exit_code == 0, done.output
+    assert "limit: " in done.output
+    for text, why in (("image=20", "COLUMN=HEIGHTxWIDTH"), ("image=20x0", "width of column 'image' is 0")):
+        with pytest.raises(LocalError, match=why):
+            CliRunner().invoke(app, [*wanted, "--image", text], catch_exceptions=False)
 
 
 def test_no_files_is_an_error_with_the_pattern(tmp_path: Path) -> None:
