@@ -75,34 +75,41 @@ def whole_lists(data: bytes, count: int, first: int, size: int) -> bool:
     return bool((found == wanted).all())
 
 
-#: The bits of a byte that are 0.
+#: The bits of a byte that are 0; the only one, or 8 where there are more or none.
 _ZEROS = [tuple(bit for bit in range(8) if not byte >> bit & 1) for byte in range(256)]
+_ONLY = [zeros[0] if len(zeros) == 1 else 8 for zeros in _ZEROS]
 
 
 def starts(data: bytes, count: int, most: int) -> list[int] | None:
     """At which of `count` values a list begins: those of level 0, of levels 0 and 1.
 
-    None where there are more than `most`, or where the bytes are no such levels. One step a run and not an array of all
-    levels: a list of a thousand values is two runs.
+    None where there are more than `most`, or where the bytes are no such levels; IndexError at the bytes' end. One step
+    a run and not an array of all levels: a list of a thousand values is two runs.
     """
     found: list[int] = []
     at = filled = 0
     while filled < count:
-        header, at = unsigned(data, at)
+        header = data[at]
+        at += 1
+        if header > 127:
+            header, at = unsigned(data, at - 1)
         values = header >> 1
         if not values:
             return None
         if header & 1:
-            packed = data[at : at + values]
-            if len(packed) < values or filled + 8 * values - count > 7:
+            if at + values > len(data) or filled + 8 * values - count > 7:
                 return None
-            at += values
-            for byte in packed:
+            for byte in data[at : at + values]:
                 if byte != 255:
-                    found += [filled + bit for bit in _ZEROS[byte]]
-                    if len(found) > most + 8:
-                        return None
+                    only = _ONLY[byte]
+                    if only < 8:
+                        found.append(filled + only)
+                    else:
+                        found += [filled + bit for bit in _ZEROS[byte]]
+                        if len(found) > most + 8:
+                            return None
                 filled += 8
+            at += values
         else:
             level = data[at]
             at += 1
