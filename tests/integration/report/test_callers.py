@@ -11,9 +11,10 @@ import pytest
 
 from lanefeed_core.proto import lanefeed_pb2 as pb
 from lanefeed_core.proto import lanefeed_pb2_grpc as rpc
-from lanefeed_operator.coordinator import limits
+from lanefeed_operator.coordinator import handlers, limits
 from lanefeed_operator.coordinator.certificates import Lifetimes, renewed
 from lanefeed_operator.kube.api import TokenOwner
+from support.feed_client import eventually
 from support.report_bed import Bed, jwt, refusal
 
 Code = grpc.StatusCode
@@ -178,6 +179,7 @@ def test_a_flood_of_wrong_tokens_is_slowed_reviewed_seldom_and_holds_up_no_known
         pod = stack.enter_context(bed.pod("j1", 0))
         rogues = [stack.enter_context(bed.pod("j1", 1)) for _ in range(20)]
         pod.say(1)
+        began = time.monotonic()
         calls = [
             rogue.stub.Report.future(pb.ReportRequest(), timeout=60, metadata=(("lanefeed-token", f"no-{n}-{i}"),))
             for i, rogue in enumerate(rogues)
@@ -189,23 +191,28 @@ def test_a_flood_of_wrong_tokens_is_slowed_reviewed_seldom_and_holds_up_no_known
     # UNAVAILABLE: streams above what a connection may have, refused by gRPC itself.
     codes = {code for code, _ in ends}
     assert codes <= {Code.UNAUTHENTICATED, Code.RESOURCE_EXHAUSTED, Code.UNAVAILABLE}, ends
-    assert bed.api.reviews < 150, "50 at once, then 5 a second, and what was under way"
+    seconds = time.monotonic() - began
+    assert bed.api.reviews < 75 + 5 * seconds, "50 at once, then 5 a second, and what was under way"
     assert bed.counts()["ok"] == 11
 
 
 def test_one_pod_has_few_calls_at_a_time(bed: Bed, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "TARPIT_SECONDS", 0.0)
+    monkeypatch.setattr(handlers, "PERSIST_SECONDS", 60.0)
     job = bed.job("j1")
     job.persisting = False
     with bed.pod("j1", 0) as a, bed.pod("j1", 1) as b:
         a.say(7, (0, 7))
         # Their commit is not persisted, so the answers are held.
         held = [b.stub.Report.future(b.request(7, [(0, 7)]), timeout=60, metadata=b.metadata) for _ in range(3)]
-        time.sleep(0.3)
+        with eventually() as check:
+            check(lambda: len(job.core._waiting) == 3)
         code, words = refusal(lambda: b.say(8, (0, 7)))
         assert code is Code.RESOURCE_EXHAUSTED
         assert "3 calls of j1-p1 are under way" in words
-        assert [call.result().commits_taken for call in held] == [0, 0, 0]
+        job.persisting = True
+        job.persist()
+        assert [call.result().commits_taken for call in held] == [1, 1, 1]
         assert not b.say(8).reason
 
 

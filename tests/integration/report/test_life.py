@@ -171,8 +171,12 @@ class PodValues:
         return PodReport("j1", self.rank, f"j1-p{self.rank}", 1, "s", step, (life,), (made,))
 
 
-def test_200_sidecars_that_commit_at_once_are_held_without_a_thread_each_and_told_at_once() -> None:
-    """50 jobs of 4 ranks; nobody persists for half a second, as when the API server is slow."""
+def test_200_sidecars_that_commit_at_once_are_held_without_a_thread_each_and_told_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """50 jobs of 4 ranks; nobody persists until all have reported, as when the API server is slow."""
+    # A slow machine needs longer for so many calls than an answer is held otherwise.
+    monkeypatch.setattr(handlers, "PERSIST_SECONDS", 60.0)
     bed = Bed()
     bed.up()
     jobs = [bed.job(f"j{n}", world=4) for n in range(50)]
@@ -190,7 +194,7 @@ def test_200_sidecars_that_commit_at_once_are_held_without_a_thread_each_and_tol
             with bed.pod("j0", 0, uid="j0-late") as bystander:
                 began = time.monotonic()
                 bystander.say(1)
-                assert time.monotonic() - began < 15.0, "one answer is held for a second: 200 would take longer"
+                assert time.monotonic() - began < 15.0, "it waits for none of them"
             assert len(service_threads()) < 20, "a held answer costs no thread"
             until = time.monotonic() + 60
             while any(job.core.snapshot(0).last_step < 7 for job in jobs):
