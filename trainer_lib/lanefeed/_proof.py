@@ -99,12 +99,8 @@ class Proof:
             self._fold(step)
             self._frames.clear()
 
-    def fold(self, step: int) -> None:
-        """Count everything before total step `step` as consumed. Steps only grow within a life."""
-        with self._lock:
-            self._fold(step)
-
     def _fold(self, step: int) -> None:
+        """Count everything before total step `step` as consumed. Steps only grow within a life."""
         # Plain numbers first, one entry an epoch then: this runs in next(), for all steps of many frames.
         sums: dict[int, list[int]] = {}
         while self._frames and self._folded < step:

@@ -20,23 +20,19 @@ import pyarrow as pa
 import xxhash
 from numpy.typing import NDArray
 
-from lanefeed_core.layout import Column, column_runs
-from lanefeed_sidecar.formats.chunk import Block, Chunk, ChunkColumn, FixedChunk, RaggedChunk
+from lanefeed_core.layout import Column
+from lanefeed_sidecar.cache.form import ALIGN, EntryError, form_of
+from lanefeed_sidecar.formats.chunk import Chunk, ChunkColumn, RaggedChunk
 
 __all__ = ["EntryError", "chunk_bytes", "read_entry", "write_entry"]
 
 MAGIC = b"LFCACHE1"
 HEAD = 64
-ALIGN = 64
 _PAD = bytes(ALIGN)
 #: Read and digested at a time: half of what a core's own cache holds, usually.
 _PIECE = 512 << 10
 #: What one writev takes on Linux.
 _IOV_MAX = 1024
-
-
-class EntryError(Exception):
-    """The file is no whole entry of these columns; whoever reads it removes it and decodes again."""
 
 
 def chunk_bytes(chunk: Chunk) -> int:
@@ -115,23 +111,24 @@ def read_entry(
     if described > body:
         raise EntryError("its description is longer than the file")
     file.read(view[8:described])
-    made = _columns(raw, described, columns, rows)
+    form = form_of(bytes(view[8:described]), columns, rows)
+    if form.end > body:
+        raise EntryError("a column is longer than the file")
     at = described
-    for index in sorted(into or ()):
-        values = made[index].values
-        # What holds nothing has no address.
-        begin = _address(values) - _address(raw) if values.nbytes else at
-        file.read(view[at:begin])
-        file.read(_bytes((into or {})[index]))
-        at = begin + values.nbytes
+    for index, values in sorted((into or {}).items()):
+        part = form.parts[index]
+        file.read(view[at : part.values])
+        file.read(_bytes(values))
+        at = part.values + part.nbytes
     file.read(view[at:])
     if file.digest.intdigest() != int.from_bytes(head[16:24], "little"):
         raise EntryError("its digest is wrong")
-    for index, column in enumerate(made):
-        _check_offsets(columns[index], column)
-    chunk = Chunk(rows, made, _blocks(raw, columns, made, rows))
+    chunk = form.chunk(raw)
+    for column, made in zip(columns, chunk.columns, strict=True):
+        if isinstance(made, RaggedChunk):
+            _check_offsets(column, made)
     for index, values in (into or {}).items():
-        made[index].values = values
+        chunk.columns[index].values = values
     return chunk
 
 
@@ -159,72 +156,7 @@ def _bytes(array: NDArray[Any]) -> memoryview:
     return array.reshape(-1).view(np.uint8).data if array.nbytes else memoryview(b"")
 
 
-def _columns(body: NDArray[np.uint8], at: int, columns: Sequence[Column], rows: int) -> list[ChunkColumn]:
-    """Views of the body by the description that ends at `at`; of their bytes nothing has been read yet."""
-    try:
-        about = json.loads(bytes(body[8:at]))
-        if about["rows"] != rows or len(about["columns"]) != len(columns):
-            raise EntryError(f"it holds {about['rows']} rows of {len(about['columns'])} columns")
-        taken = _Taker(body, at)
-        return [_column(taken, column, rows, *entry) for column, entry in zip(columns, about["columns"], strict=True)]
-    except (ValueError, TypeError, KeyError, RecursionError) as error:
-        raise EntryError(f"its description cannot be used: {error!r}") from None
-
-
-def _blocks(
-    body: NDArray[np.uint8], columns: Sequence[Column], made: Sequence[ChunkColumn], rows: int
-) -> dict[int, Block]:
-    """Neighbouring scalar columns of one type lie one after the other in the file, and so in one block."""
-    found: dict[int, Block] = {}
-    for run in column_runs(columns):
-        mine = [made[index].values for index in run]
-        if len(run) < 2 or columns[run.start].shape or not rows or any(made[i].validity is not None for i in run):
-            continue
-        first, stride = mine[0], -(-mine[0].nbytes // ALIGN) * ALIGN
-        start = _address(first)
-        if all(_address(values) == start + i * stride for i, values in enumerate(mine)):
-            strides = (stride, first.itemsize)
-            found[run.start] = np.ndarray((len(run), rows), first.dtype, body, start - _address(body), strides)
-    return found
-
-
-def _address(array: Any) -> int:
-    return int(array.__array_interface__["data"][0])
-
-
-class _Taker:
-    """Hands out the body's buffers in order."""
-
-    def __init__(self, body: NDArray[np.uint8], at: int) -> None:
-        self._body, self._at = body, at
-
-    def take(self, dtype: "np.dtype[Any]", count: int) -> NDArray[Any]:
-        start = self._at + -self._at % ALIGN
-        self._at = start + count * dtype.itemsize
-        if count < 0 or self._at > len(self._body):
-            raise EntryError("a column is longer than the file")
-        return self._body[start : self._at].view(dtype)
-
-
-def _column(
-    taken: _Taker, column: Column, rows: int, dtype: str, shape: list[int] | None, count: int, valid: bool
-) -> ChunkColumn:
-    kind = np.dtype(column.dtype)
-    if dtype != kind.str or (shape is None) != column.ragged or (shape is not None and tuple(shape) != column.shape):
-        raise EntryError(f"column {column.name} is {dtype} {shape}")
-    if shape is not None:
-        if count * kind.itemsize != rows * column.row_bytes:
-            raise EntryError(f"column {column.name} has {count} elements")
-        values = taken.take(kind, count).reshape(rows, *column.shape)
-        return FixedChunk(values, taken.take(np.dtype(np.uint8), rows) if valid else None)
-    values = taken.take(kind, count)
-    offsets = taken.take(np.dtype(np.int64), rows + 1)
-    return RaggedChunk(values, offsets, taken.take(np.dtype(np.uint8), rows) if valid else None)
-
-
-def _check_offsets(column: Column, made: ChunkColumn) -> None:
-    if not isinstance(made, RaggedChunk):
-        return
+def _check_offsets(column: Column, made: RaggedChunk) -> None:
     offsets = made.offsets
     if offsets[0] != 0 or offsets[-1] != len(made.values) or (np.diff(offsets) < 0).any():
         raise EntryError(f"the offsets of column {column.name} do not fit its values")

@@ -8,6 +8,7 @@ import pytest
 
 from lanefeed_core.layout import Column
 from lanefeed_sidecar.cache.entry import EntryError, chunk_bytes, read_entry, write_entry
+from lanefeed_sidecar.cache.form import form_of
 from lanefeed_sidecar.formats.chunk import Chunk, FixedChunk, RaggedChunk
 
 ROWS = 5
@@ -149,3 +150,20 @@ def test_neighbours_of_one_type_come_back_as_a_block(tmp_path: Path, rows: int) 
         for i, values in enumerate(block):
             assert values.tobytes() == made[start + i].values.tobytes()
             assert np.shares_memory(values, found.columns[start + i].values)
+
+
+def test_entries_that_say_the_same_share_a_form_and_others_do_not(tmp_path: Path) -> None:
+    """What is remembered belongs to these columns: others of the same description are judged by themselves."""
+    put(tmp_path / "e", chunk())
+    raw = (tmp_path / "e").read_bytes()
+    said = raw[72 : 72 + int.from_bytes(raw[64:72], "little")]
+    known = form_of(said, COLUMNS, ROWS)
+    assert form_of(said, COLUMNS, ROWS) is known
+    other = (Column("x", "float32"), *COLUMNS[1:])
+    with pytest.raises(EntryError, match="column x"):
+        form_of(said, other, ROWS)
+    with pytest.raises(EntryError, match="5 rows"):
+        form_of(said, COLUMNS, ROWS + 1)
+    for number in range(200):
+        with pytest.raises(EntryError):
+            form_of(said + b"%d" % number, COLUMNS, ROWS)

@@ -91,6 +91,15 @@ def whole(first: int, last: int) -> Entry:
     return Entry(2 * (last - first), sum(1000 + s for s in range(first, last)))
 
 
+def test_frames_that_were_consumed_are_added_up_many_at_a_time() -> None:
+    """None waits for ever, and no sum depends on when they are added up."""
+    proof = Proof(0)
+    for at in range(0, 600, 3):
+        proof.add(sums(at, 3), at)
+        assert len(proof._frames) <= 40
+    assert proof.snapshot(600, 0).life[0] == whole(0, 600)
+
+
 @given(st.lists(st.integers(1, 5), min_size=1, max_size=6), st.data())
 def test_any_order_of_folds_and_commits_adds_up(frames: list[int], data: st.DataObject) -> None:
     proof, at = Proof(7), 7
@@ -103,7 +112,7 @@ def test_any_order_of_folds_and_commits_adds_up(frames: list[int], data: st.Data
         taken = proof.snapshot(cut, 0)
         if data.draw(st.booleans()):
             # Trained on before the commit came: the segment is the state's, not the moment's.
-            proof.fold(data.draw(st.integers(cut, at)))
+            proof.snapshot(data.draw(st.integers(cut, at)), 0)
         assert (taken.start, taken.step) == (start, cut)
         assert taken.life[0] == whole(7, cut)
         proof.commit(taken)
