@@ -22,7 +22,7 @@ class Cluster:
         self._environment = os.environ | {"KUBECONFIG": str(kubeconfig)}
 
     def run(
-        self, program: str, *arguments: str, text: str = "", timeout: float = 120
+        self, program: str, *arguments: str, text: str = "", timeout: float = 200
     ) -> subprocess.CompletedProcess[str]:
         """A command with its output."""
         return subprocess.run(
@@ -35,7 +35,7 @@ class Cluster:
             env=self._environment,
         )
 
-    def kubectl(self, *arguments: str, text: str = "", timeout: float = 120) -> str:
+    def kubectl(self, *arguments: str, text: str = "", timeout: float = 200) -> str:
         """Its output. Fails the test with its words."""
         done = self.run(self._kubectl, *arguments, text=text, timeout=timeout)
         assert done.returncode == 0, f"kubectl {' '.join(arguments)}: {done.stderr}"
@@ -80,7 +80,7 @@ def cluster() -> Cluster:
     if not kubeconfig.exists() or not Path(kubectl).exists():
         pytest.skip(f"no cluster: no {kubeconfig}, or no kubectl; ../shared/kube/up starts one")
     found = Cluster(kubeconfig, kubectl)
-    done = found.try_kubectl("get", "--raw", "/readyz", "--request-timeout=5s")
+    done = found.try_kubectl("get", "--raw", "/readyz", "--request-timeout=20s")
     if done.returncode != 0:
         pytest.skip(f"no cluster: the one of {kubeconfig} does not answer: {done.stderr.strip()[-200:]}")
     return found

@@ -129,7 +129,7 @@ def test_prometheus_finds_native_sidecars_and_the_alert_fires(cluster: Cluster, 
     cluster.kubectl("apply", "-f", "-", text=yaml.safe_dump(_pod(namespace)))
     with prometheus(cluster.kubeconfig, tmp_path) as server:
         mine = f'{{namespace="{namespace}"}}'
-        found = server.wait("the sidecar's metrics", lambda: server.query(f"lanefeed_quarantined_shards{mine}"), 60)
+        found = server.wait("the sidecar's metrics", lambda: server.query(f"lanefeed_quarantined_shards{mine}"), 150)
         (labels, value) = found[0]
         assert value == 2
         kept = {name: labels[name] for name in ("namespace", "pod", "stj", "plan_generation")}
@@ -137,7 +137,7 @@ def test_prometheus_finds_native_sidecars_and_the_alert_fires(cluster: Cluster, 
         target = next(t for t in server.targets() if t["labels"].get("namespace") == namespace)
         assert target["discoveredLabels"]["__meta_kubernetes_pod_container_init"] == "true"
         fired = f'ALERTS{{alertname="LanefeedQuarantinedShards", namespace="{namespace}", alertstate="firing"}}'
-        alert = server.wait("the alert", lambda: server.query(fired))[0][0]
+        alert = server.wait("the alert", lambda: server.query(fired), 150)[0][0]
         assert alert["stj"] == "mine"
         assert alert["severity"] == "warning"
 
@@ -150,7 +150,7 @@ def test_discovery_of_another_makers_sees_pods_as_ours_does(cluster: Cluster, na
     if not cluster.has_image(IMAGE):
         pytest.skip(f"{IMAGE} is not on every node: make images, then load it")
     cluster.kubectl("apply", "-f", "-", text=yaml.safe_dump(_pod(namespace)))
-    cluster.kubectl("wait", "-n", namespace, "--for=condition=Ready", "pod/mine-3-0", "--timeout=60s")
+    cluster.kubectl("wait", "-n", namespace, "--for=condition=Ready", "pod/mine-3-0", "--timeout=150s")
     scrape = yaml.safe_load((CHART / "files/scrape.yaml").read_text())
     for job in scrape["scrape_configs"]:
         job["kubernetes_sd_configs"][0]["kubeconfig_file"] = str(cluster.kubeconfig)
@@ -185,7 +185,7 @@ def test_discovery_of_another_makers_sees_pods_as_ours_does(cluster: Cluster, na
 
 def _theirs(port: int, namespace: str, agent: subprocess.Popen[bytes], log: Path) -> dict[str, Any]:
     """The one target in the namespace."""
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 150
     while time.monotonic() < deadline and agent.poll() is None:
         try:
             with urllib.request.urlopen(f"http://127.0.0.1:{port}/api/v1/targets?state=active", timeout=5) as answer:

@@ -44,7 +44,7 @@ def authority(cluster: Cluster) -> dict[str, str]:
 def test_the_api_server_takes_the_chart(cluster: Cluster) -> None:
     """tests/chart/test_on_cluster.py on this cluster: server-side dry runs, and how Prometheus finds sidecars."""
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/chart/test_on_cluster.py"]
-    said = cluster.run(command, seconds=300, cwd=ROOT)
+    said = cluster.run(command, seconds=900, cwd=ROOT)
     assert " passed" in said, said
     assert "no cluster" not in said, said
 
