@@ -24,6 +24,7 @@ from lanefeed_core.plan import Plan
 from lanefeed_core.podconfig import PodConfig
 from lanefeed_core.stream import StreamSpec, default_lanes, default_window
 from lanefeed_sidecar.errors import SidecarError
+from lanefeed_sidecar.index.options import add_packing, packing_of
 from lanefeed_sidecar.pipeline.stats import Snapshot, Stats
 
 __all__ = ["limit", "main"]
@@ -51,6 +52,7 @@ def _arguments(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("uri", nargs="+", help="files, folders or globs")
     parser.add_argument("--base", default=None, help="folder that relative URIs start from")
     parser.add_argument("--columns", default="", help="comma-separated columns (all)")
+    add_packing(parser)
     parser.add_argument("--images", default="[]", help="JSON list: columns that will be delivered as pixels (none)")
     parser.add_argument("--batch", type=int, default=256, help="samples of a global batch")
     parser.add_argument("--threads", type=int, default=0, help="decode threads (as a sidecar would choose)")
@@ -74,7 +76,9 @@ def _measure(args: argparse.Namespace) -> dict[str, Any]:
     began = time.monotonic()
     columns = tuple(c for c in args.columns.split(",") if c)
     args.images = image_columns(json.loads(args.images))
-    manifest = build_manifest(args.uri, base=args.base, columns=columns, images=args.images, digest="Never").manifest
+    manifest = build_manifest(
+        args.uri, base=args.base, columns=columns, images=args.images, packing=packing_of(args), digest="Never"
+    ).manifest
     indexed = time.monotonic()
     stats = Stats()
     threads = args.threads or max(1, min(4, len(os.sched_getaffinity(0))))

@@ -7,7 +7,9 @@ from rich.table import Table
 
 from lanefeed_core.images import ImageColumn, ImageError, image_options
 from lanefeed_operator.api.quantity import parse_bytes
+from lanefeed_operator.api.spec import PackMode
 from lanefeed_operator.cli.common import console
+from lanefeed_operator.cli.packing import EosToken, HowPacked, SequenceLength, TokenColumn, packing_options
 from lanefeed_operator.local import indexer
 from lanefeed_operator.local.errors import LocalError
 
@@ -30,6 +32,10 @@ def bench(
     image: Annotated[
         list[str] | None, typer.Option(help="A column of images, as COLUMN=HEIGHTxWIDTH; may be given again.")
     ] = None,
+    sequence_length: SequenceLength = None,
+    token_column: TokenColumn = "",
+    eos_token: EosToken = None,
+    pack_mode: HowPacked = PackMode.CONCAT,
     decode_threads: Annotated[int, typer.Option(help="0: as a sidecar would choose.", min=0)] = 0,
     read_ahead: Annotated[str, typer.Option(help="Read-ahead budget, as sidecar.readAheadBytes.")] = "512Mi",
     seconds: Annotated[float, typer.Option(help="How long to measure.", min=0.5)] = 5.0,
@@ -44,6 +50,7 @@ def bench(
     options += ["--read-ahead", str(budget), *([] if shuffle else ["--no-shuffle"])]
     options += ["--columns", columns] if columns else []
     options += image_options([_image(text) for text in image or ()])
+    options += packing_options(sequence_length, token_column, eos_token, pack_mode)
     out = console()
     with out.status("reading ..."):
         found = indexer.trial([*options, "--", *uri], seconds=seconds + PATIENCE_SECONDS)

@@ -7,11 +7,10 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from lanefeed_core.packing import PackingRequest
 from lanefeed_operator.api.spec import PackMode
 from lanefeed_operator.cli.common import console
+from lanefeed_operator.cli.packing import EosToken, HowPacked, SequenceLength, TokenColumn, packing_options
 from lanefeed_operator.local import indexer
-from lanefeed_operator.local.errors import LocalError
 
 __all__ = ["index"]
 
@@ -22,19 +21,14 @@ def index(
     uri: Annotated[list[str], typer.Argument(help="Files, folders or globs.")],
     out: Annotated[Path | None, typer.Option(help="Write the manifest to this file.")] = None,
     columns: Annotated[str, typer.Option(help="Columns that will be delivered, comma-separated (all).")] = "",
-    sequence_length: Annotated[
-        int | None, typer.Option(help="Pack documents of tokens into sequences of so many (docs/packing.md).")
-    ] = None,
-    token_column: Annotated[str, typer.Option(help="Their column (the only list of whole numbers).")] = "",
-    eos_token: Annotated[int | None, typer.Option(help="Put after each document (none).")] = None,
-    pack_mode: Annotated[PackMode, typer.Option(help="How they are packed.")] = PackMode.CONCAT,
+    sequence_length: SequenceLength = None,
+    token_column: TokenColumn = "",
+    eos_token: EosToken = None,
+    pack_mode: HowPacked = PackMode.CONCAT,
 ) -> None:
     """Make the manifest of a dataset and say what to improve in its files."""
     options = ["--columns", columns] if columns else []
-    if sequence_length is not None:
-        options += PackingRequest(sequence_length, token_column, eos_token, pack_mode.value).options()
-    elif token_column or eos_token is not None:
-        raise LocalError("--token-column and --eos-token are of packing: give --sequence-length too")
+    options += packing_options(sequence_length, token_column, eos_token, pack_mode)
     if out is not None:
         options += ["--out", str(out)]
     report = indexer.index([*options, "--", *uri])

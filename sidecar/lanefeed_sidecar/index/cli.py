@@ -12,12 +12,11 @@ import sys
 from collections.abc import Sequence
 
 from lanefeed_core import manifest_codec
-from lanefeed_core.errors import StreamError
 from lanefeed_core.images import ImageColumn, ImageError, image_columns
-from lanefeed_core.packing import CONCAT, MODES, PackingRequest
 from lanefeed_sidecar.errors import ConfigError, SidecarError
 from lanefeed_sidecar.index.build import IndexResult, build_manifest
 from lanefeed_sidecar.index.lint import Finding, lint
+from lanefeed_sidecar.index.options import add_packing, packing_of
 from lanefeed_sidecar.index.upload import Uploader
 from lanefeed_sidecar.podenv import termination_log
 
@@ -62,24 +61,10 @@ def _build(args: argparse.Namespace) -> IndexResult:
         images=_images(args.images),
         digest=args.digest,
         on_corrupt=args.on_corrupt,
-        packing=_packing(args),
+        packing=packing_of(args),
         threads=args.threads,
         progress=_progress if sys.stderr.isatty() else lambda _done, _all: None,
     )
-
-
-def _packing(args: argparse.Namespace) -> PackingRequest | None:
-    """What `PackingRequest.options` made options of. Raises ConfigError."""
-    if args.sequence_length is None:
-        if args.token_column or args.eos_token is not None or args.pack_mode or args.cross_document_mask:
-            raise ConfigError("options of packing are given without --sequence-length: say how long a sequence is")
-        return None
-    try:
-        return PackingRequest(
-            args.sequence_length, args.token_column, args.eos_token, args.pack_mode or CONCAT, args.cross_document_mask
-        )
-    except StreamError as error:
-        raise ConfigError(str(error)) from None
 
 
 def _images(text: str) -> tuple[ImageColumn, ...]:
@@ -119,11 +104,7 @@ def _arguments(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--images", default="[]", help="JSON list: columns that will be delivered as pixels (none)")
     parser.add_argument("--digest", default="Auto", choices=("Auto", "Always", "Never"))
     parser.add_argument("--on-corrupt", default="Fail", choices=("Fail", "Quarantine"))
-    parser.add_argument("--sequence-length", type=int, help="pack documents of tokens into sequences of so many")
-    parser.add_argument("--token-column", default="", help="the column of tokens (the only list of whole numbers)")
-    parser.add_argument("--eos-token", type=int, help="put after each document (none)")
-    parser.add_argument("--pack-mode", default="", choices=("", *MODES))
-    parser.add_argument("--cross-document-mask", action="store_true", help="deliver document and position ids too")
+    add_packing(parser)
     parser.add_argument("--threads", type=int, default=0)
     parser.add_argument("--json", action="store_true")
     return parser.parse_args(argv)

@@ -18,6 +18,7 @@ from lanefeed_operator.reconcile.plans import info_of
 from lanefeed_operator.render import sizes
 from lanefeed_operator.render.indexer import arguments
 from lanefeed_sidecar.index import cli
+from lanefeed_sidecar.index.options import packing_of
 from unit.render.objects import make_plan
 
 JOB = """\
@@ -57,7 +58,7 @@ def test_both_shells_tell_the_indexer_all_of_it(tmp_path: Path, packed: dict[str
     wanted = replace(FULL, **packed)
     for options in (indexer.arguments(job(**packed), tmp_path / "m"), arguments(job(**packed), {})):
         args = parsed(options)
-        assert cli._packing(args) == wanted
+        assert packing_of(args) == wanted
         assert args.uri == ["/data"]
 
 

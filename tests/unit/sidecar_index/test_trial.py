@@ -10,6 +10,7 @@ from lanefeed_operator.cli.main import app
 from lanefeed_operator.local.errors import LocalError
 from lanefeed_sidecar import trial
 from support.images import write_images
+from support.token_files import write_documents
 from support.worlds import make_rows
 
 EVEN = {"decode_cpu": 0.5, "decode_waiting": 0.0, "opening": 0.0, "scatter": 0.1}
@@ -68,3 +69,15 @@ def test_images_are_decoded_in_the_trial(tmp_path: Path) -> None:
 def test_no_files_is_an_error_with_the_pattern(tmp_path: Path) -> None:
     with pytest.raises(LocalError, match=r"matches no file"):
         CliRunner().invoke(app, ["bench", str(tmp_path / "*.parquet")], catch_exceptions=False)
+
+
+def test_the_command_packs_documents(tmp_path: Path) -> None:
+    write_documents(tmp_path / "a.parquet", [[7] * 90] * 400, group=40)
+    options = ["--global-batch-size", "10", "--seconds", "0.5", "--sequence-length", "50", "--eos-token", "1"]
+    done = CliRunner().invoke(app, ["bench", str(tmp_path), *options], catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    assert "limit:" in done.output
+    done = CliRunner().invoke(app, ["index", str(tmp_path), "--sequence-length", "50", "--pack-mode", "BestFit"])
+    assert "BestFit, sequences of 50 tokens" in done.output
+    with pytest.raises(LocalError, match="give --sequence-length too"):
+        CliRunner().invoke(app, ["index", str(tmp_path), "--eos-token", "1"], catch_exceptions=False)
