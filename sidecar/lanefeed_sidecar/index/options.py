@@ -1,4 +1,4 @@
-"""Command-line options of `index` and `trial` that say how documents are packed, as `PackingRequest.options` has them."""
+"""Options of `index` and `trial` that say how documents are packed, as `PackingRequest.options` has them."""
 
 import argparse
 
