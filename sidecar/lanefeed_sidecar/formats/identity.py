@@ -14,7 +14,7 @@ from lanefeed_core.manifest import Shard
 from lanefeed_sidecar.errors import DataError
 from lanefeed_sidecar.formats.footer import FooterError, fingerprint
 
-__all__ = ["REMEDY", "check_content", "check_identity", "content_digest"]
+__all__ = ["REMEDY", "check_content", "check_identity", "content_digest", "forget_content"]
 
 REMEDY = "restore the file, or make a new manifest with `lanefeed index` and start a new job"
 
@@ -70,6 +70,12 @@ def check_content(path: str, shard: Shard) -> None:
         )
     with _verified_lock:
         _verified.add((path, shard.content))
+
+
+def forget_content(path: str) -> None:
+    """The file was written to: what is known of its bytes is known no more."""
+    with _verified_lock:
+        _verified.difference_update([known for known in _verified if known[0] == path])
 
 
 def content_digest(path: str) -> str:

@@ -20,6 +20,7 @@ from lanefeed_sidecar.formats.chunk import Block, Chunk, ChunkColumn, FixedChunk
 from lanefeed_sidecar.formats.convert import Converter, ConvertError, convert, converter
 from lanefeed_sidecar.formats.flow import BUFFER_BYTES, pieces
 from lanefeed_sidecar.formats.identity import REMEDY, check_content, check_identity
+from lanefeed_sidecar.formats.unchanged import Unchanged, Watched
 from lanefeed_sidecar.formats.weigh import Weigher, Weight, dictionary_columns
 from lanefeed_sidecar.formats.whole_lists import ReadAt, WholeLists
 from lanefeed_sidecar.sources.names import is_remote, join
@@ -65,11 +66,12 @@ def open_shard(manifest: Manifest, shard_index: int, columns: tuple[Column, ...]
         from lanefeed_sidecar.formats.remote import open_alone
 
         return open_alone(manifest, shard_index, columns)
+    file = Unchanged(path)
     check_identity(path, shard, manifest.format)
     check_content(path, shard)
     kind = ArrowReader if manifest.format == "arrow" else ParquetReader
     try:
-        return kind(path, shard.file_rows, columns)
+        return Watched(kind(path, shard.file_rows, columns), file)
     except DECODE_ERRORS as error:
         raise DataError(f"shard {path} cannot be opened: {error}; {REMEDY}") from error
 

@@ -1,6 +1,7 @@
 """Files that cannot be used: the user hears which one, why, and what to do. Each through `lanefeed.open`."""
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -113,7 +114,8 @@ def test_corrupt_pages_end_the_stream_by_name(tmp_path: Path, checksums: bool) -
     assert "restore the file, or make a new manifest with `lanefeed index`" in text
 
 
-def test_a_shard_that_changes_under_a_running_stream(tmp_path: Path) -> None:
+@pytest.mark.parametrize("in_place", [False, True])
+def test_a_shard_that_changes_under_a_running_stream(in_place: bool, tmp_path: Path) -> None:
     """The dataset is five times as large as what is read ahead, so that most of it is read after it has changed."""
     uri = tmp_path / "d"
     uri.mkdir()
@@ -122,8 +124,10 @@ def test_a_shard_that_changes_under_a_running_stream(tmp_path: Path) -> None:
         for number in range(40):
             ids = np.arange(number * 1024, (number + 1) * 1024) + first
             x = pa.FixedSizeListArray.from_arrays(pa.array(np.repeat(ids, 256).astype(np.float32)), 256)
-            pq.write_table(pa.table({"id": ids, "x": x}), tmp_path / "new", row_group_size=64)
-            (tmp_path / "new").replace(uri / f"{number:02}.parquet")
+            file = uri / f"{number:02}.parquet"
+            pq.write_table(pa.table({"id": ids, "x": x}), file if in_place else tmp_path / "new", row_group_size=64)
+            if not in_place:
+                (tmp_path / "new").replace(file)
 
     write(0)
     options = SMALL | {"slot_bytes": 1 << 16, "read_ahead_bytes": 8 << 20}
@@ -137,6 +141,27 @@ def test_a_shard_that_changes_under_a_running_stream(tmp_path: Path) -> None:
         write(7)
         with pytest.raises(lanefeed.DataError, match=f"{uri}/.*(changed|replaced)"):
             rest(loader)
+
+
+def test_a_shard_that_is_touched_or_replaced_while_it_is_read_is_read_on(tmp_path: Path) -> None:
+    """A rename leaves the open file as it was; what was written to and is the same is opened again by the pipeline."""
+    uri = tmp_path / "d"
+    uri.mkdir()
+    for number in range(8):
+        ids = np.arange(number * 512, (number + 1) * 512)
+        pq.write_table(pa.table({"id": ids}), uri / f"{number}.parquet", row_group_size=16)
+    with lanefeed.open(str(uri), **SMALL) as loader:
+        seen: list[int] = []
+        for step, batch in enumerate(loader):
+            assert batch["id"].tolist() == batch.ids.tolist()
+            seen += batch.ids.tolist()
+            shard = uri / f"{step % 8}.parquet"
+            if step % 2:
+                shard.touch()
+            else:
+                shutil.copyfile(shard, tmp_path / "copy")
+                (tmp_path / "copy").replace(shard)
+    assert len(seen) == len(set(seen)) > 4000
 
 
 def test_zero_rows(tmp_path: Path) -> None:

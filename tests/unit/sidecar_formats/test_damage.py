@@ -279,7 +279,7 @@ def test_a_file_that_lies_about_its_rows(tmp_path: Path) -> None:
     manifest = index(tmp_path)
     columns = delivered_columns(manifest, ())
     reader = open_shard(manifest, 0, columns)
-    reader._rows = (6, 4)  # type: ignore[attr-defined]
+    reader._reader._rows = (6, 4)  # type: ignore[attr-defined]
     with pytest.raises(DataError, match=r"row group 0 cannot be decoded: column x has 5 rows where 6 were promised"):
         reader.read(0)
     with pytest.raises(DataError, match="row group 0 cannot be decoded: it has 5 rows and should have 1 more"):
