@@ -145,6 +145,26 @@ WRONG: dict[str, tuple[str, Any, tuple[str, ...]]] = {
         {"globalBatchSize": 32, "layout": "Packed", "packed": {"sequenceLength": 8, "mode": "Best"}},
         ("spec.batching.packed.mode", "Concat", "BestFit"),
     ),
+    "image-unnamed": (
+        "spec.data.images",
+        [{"column": "z", "height": 8, "width": 8}],
+        ("spec.data.images", "names a column that columns does not", "add it there"),
+    ),
+    "image-twice": (
+        "spec.data.images",
+        [{"column": "x", "height": 8, "width": 8}, {"column": "x", "height": 9, "width": 8}],
+        ("spec.data.images", "names a column twice", "name it once"),
+    ),
+    "image-resize": (
+        "spec.data.images",
+        [{"column": "x", "height": 8, "width": 8, "resize": "Crop"}],
+        ("spec.data.images[0].resize", "CenterCrop", "Stretch", "None"),
+    ),
+    "image-size": (
+        "spec.data.images",
+        [{"column": "x", "height": 0, "width": 8}],
+        ("spec.data.images[0].height", "greater than or equal to 1"),
+    ),
     "long-manager": ("spec.managedBy", "x" * 64, ("spec.managedBy", "may not be more than 63")),
     "init": ("spec.template.spec.initContainers", [{"name": "lanefeed-sidecar"}], ("initContainers", "rename them")),
 }
@@ -153,6 +173,7 @@ WRONG: dict[str, tuple[str, Any, tuple[str, ...]]] = {
 CHANGES: dict[str, tuple[str, Any, tuple[str, ...]]] = {
     "data": ("spec.data.uri", "/other", ("spec.data", "cannot change", "start a new job")),
     "columns": ("spec.data.columns", ["y", "x"], ("spec.data", "cannot change")),
+    "images": ("spec.data.images", [{"column": "x", "height": 8, "width": 8}], ("spec.data", "cannot change")),
     "size": ("spec.batching.globalBatchSize", 64, ("spec.batching.globalBatchSize", "cannot change")),
     "add-lanes": ("spec.batching.lanes", 16, ("spec.batching.lanes", "cannot change")),
     "packed": (
