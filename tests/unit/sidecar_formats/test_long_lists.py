@@ -58,7 +58,7 @@ def check(path: Path, table: pa.Table, rows: int) -> None:
         reader.close()
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, suppress_health_check=list(HealthCheck))
 @given(
     kind=st.sampled_from(sorted(KINDS)),
     lengths=st.lists(st.sampled_from([1, 2, 7, 8, 9, 33, 64, 500]), min_size=1, max_size=40),

@@ -361,7 +361,7 @@ def expected(kind: pa.DataType, value: object) -> bytes | None:
     return np.array(value, dtype=np.int8).tobytes()
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.data(), st.sampled_from(FORMATS), column_values, st.integers(1, 50), st.integers(0, 9), st.booleans())
 def test_any_table(
     tmp_path: Path, data: st.DataObject, kind: str, column: tuple, rows: int, batch: int, dictionary: bool

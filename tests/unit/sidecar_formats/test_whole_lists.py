@@ -56,7 +56,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     return seen
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, suppress_health_check=list(HealthCheck))
 @given(
     kind=st.sampled_from(sorted(KINDS)),
     size=st.sampled_from([1, 2, 3, 7, 8, 64, 513]),
