@@ -73,6 +73,8 @@ def open_shard(manifest: Manifest, shard_index: int, columns: tuple[Column, ...]
     try:
         return Watched(kind(path, shard.file_rows, columns), file)
     except DECODE_ERRORS as error:
+        # A file that is being written anew just now is not damaged.
+        file.check()
         raise DataError(f"shard {path} cannot be opened: {error}; {REMEDY}") from error
 
 

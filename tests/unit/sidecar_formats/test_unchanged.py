@@ -10,6 +10,7 @@ import pytest
 
 from lanefeed_sidecar.errors import DataError
 from lanefeed_sidecar.formats import delivered_columns, open_shard
+from lanefeed_sidecar.formats import reader as reader_module
 from lanefeed_sidecar.index import build_manifest
 
 
@@ -45,3 +46,22 @@ def test_a_shard_that_is_written_to_while_it_is_read(digest: str, tmp_path: Path
         with pytest.raises(DataError, match="is corrupt: its digest is"):
             open_shard(manifest, 0, delivered_columns(manifest, ()))
     reader.close()
+
+
+def test_a_shard_that_is_written_to_while_it_is_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever writes it anew has cut it short when it is opened, after it was found to be the one of the manifest."""
+    file = tmp_path / "a.parquet"
+    pq.write_table(pa.table({"x": np.arange(640)}), file)
+    manifest = build_manifest([str(file)], digest="Never").manifest
+    real = reader_module.ParquetReader
+
+    def opened(path: str, *more: object) -> object:
+        os.truncate(path, 100)
+        return real(path, *more)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(reader_module, "ParquetReader", opened)
+    with pytest.raises(DataError, match="a.parquet was changed in place while it was read") as found:
+        open_shard(manifest, 0, delivered_columns(manifest, ()))
+    assert isinstance(found.value.__cause__, OSError), "it is tried again"
+    with pytest.raises(DataError, match="was replaced since the manifest was made: it has 100 bytes"):
+        open_shard(manifest, 0, delivered_columns(manifest, ()))
