@@ -60,7 +60,7 @@ def test_a_shard_that_is_written_to_while_it_is_opened(tmp_path: Path, monkeypat
         return real(path, *more)  # type: ignore[arg-type]
 
     monkeypatch.setattr(reader_module, "ParquetReader", opened)
-    with pytest.raises(DataError, match="a.parquet was changed in place while it was read") as found:
+    with pytest.raises(DataError, match=r"a\.parquet was changed in place while it was read") as found:
         open_shard(manifest, 0, delivered_columns(manifest, ()))
     assert isinstance(found.value.__cause__, OSError), "it is tried again"
     with pytest.raises(DataError, match="was replaced since the manifest was made: it has 100 bytes"):
