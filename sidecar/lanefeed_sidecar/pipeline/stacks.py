@@ -28,11 +28,13 @@ class Stack:
         self.run, self.buffer, self._rows = run, buffer, rows
         self._shuffled = False
 
-    def put(self, chunk: Chunk, source: slice, at: int, target: Index) -> None:
-        """Rows `source` of the chunk are rows [at, ...) of the window's line, and go to `target`."""
+    def put(self, chunk: Chunk, source: slice, at: int, order: Index | None) -> None:
+        """Rows `source` of the chunk are rows [at, ...) of the window's line; with `order` they are the whole window,
+        and row i of it is the chunk's row order[i].
+        """
         rows = source.stop - source.start
-        if rows == self._rows:
-            self._gather(chunk, order_of([(source.start, target)], rows))
+        if order is not None:
+            self._gather(chunk, order)
             self._shuffled = True
             return
         block = chunk.blocks.get(self.run.start)

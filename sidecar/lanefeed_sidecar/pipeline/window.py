@@ -156,12 +156,17 @@ class Window:
         if piece is None:
             return
         source, target = piece
-        if isinstance(source, slice):
+        order = None
+        if self._lined and isinstance(source, slice) and len(target) == self.rows:
+            # The window comes at once. What is here for each row of it is asked for once, for all columns and ids.
+            order = order_of([(source.start, target)], self.rows)
+            np.add(order, first_id + first_row, out=self.ids)
+        elif isinstance(source, slice):
             self.ids[target] = np.arange(first_id + first_row + source.start, first_id + first_row + source.stop)
         else:
             self.ids[target] = source + (first_id + first_row)
         if self._lined or self._wide:
-            self._put(group, chunk, first_row, source, target, there)
+            self._put(group, chunk, first_row, source, target, order, there)
         for index in self._single:
             data, column, lazy = self.columns[index], chunk.columns[index], chunk.lazy.get(index)
             if lazy is not None:
@@ -184,15 +189,16 @@ class Window:
         first_row: int,
         source: slice | NDArray[np.int64],
         target: NDArray[np.int64],
+        order: NDArray[np.int64] | None,
         there: Container[int],
     ) -> None:
-        """Columns that come in the order of the line."""
+        """Columns that come in the order of the line; `order`: row of the chunk for each row of the window, if all."""
         first = self.pieces[group].source
         if not (isinstance(source, slice) and isinstance(first, slice)):
             raise TypeError(f"window {self.key}: only padding picks single rows")
         at = self._line[group] + first_row + source.start - first.start
         for stack in self._lined:
-            stack.put(chunk, source, at, target)
+            stack.put(chunk, source, at, order)
             if stack.run.start not in chunk.blocks:
                 for index in stack.run:
                     self._scatter_validity(self.columns[index], chunk.columns[index].validity, source, target)
