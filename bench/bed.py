@@ -166,7 +166,7 @@ def _window(point: Point, cells: Counters, before: int) -> None:
     """Frames come whole: the window is longer where hardly any came, since the machine is busy."""
     for _ in range(LONGEST):
         time.sleep(point.seconds)
-        if int(cells[1::3].sum()) - before >= point.warm_mib << 18:
+        if int(cells[1::3].sum()) - before >= max(1, point.warm_mib << 18):
             return
 
 
