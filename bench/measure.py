@@ -193,7 +193,7 @@ def measure(
         # A system call, cold after the step: outside of what counts as waiting.
         cpu_start = thread_clock()
         start = clock()
-        if start > end:
+        if start > end and seen.batches:
             break
         batch = next(batches)
         waits.append(clock() - start)

@@ -147,7 +147,7 @@ def test_rogues_flood_and_a_good_run_is_unharmed(make_pod: MakePod) -> None:
     quiet = threading.Event()
     silent = [insider.stub.Stream(_say_nothing(quiet), metadata=insider.metadata) for _ in range(30)]
     big = insider.stub.Commit.future(
-        pb.CommitRequest(commit=pb.RankCommit(ledger_json="x" * (5 << 20))), metadata=insider.metadata, timeout=20
+        pb.CommitRequest(commit=pb.RankCommit(ledger_json="x" * (5 << 20))), metadata=insider.metadata, timeout=60
     )
     good.run()
     assert good.ids == pod.expected()

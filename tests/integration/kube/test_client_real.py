@@ -31,7 +31,7 @@ CRDS = api.Kind("apiextensions.k8s.io", "v1", "customresourcedefinitions", "Cust
 def client() -> Iterator[Client]:
     if not Path(KUBECONFIG).exists():
         pytest.skip(f"no cluster: there is no {KUBECONFIG}; ../shared/kube/up starts one")
-    found = Client(configuration(KUBECONFIG, None, 4), seconds=10)
+    found = Client(configuration(KUBECONFIG, None, 4), seconds=30)
     try:
         found.list(api.NODES)
     except api.ApiError as error:

@@ -82,4 +82,5 @@ def test_a_leader_without_an_api_server_ends_before_another_could_lead(server: A
         with server.frozen():
             begun = time.monotonic()
             assert one.process.wait(60) == 1
-            assert time.monotonic() - begun < 15.0
+            # After 10 s, by its clock (tests/unit/runtime/test_lease.py: from then on it writes nothing); here it ends.
+            assert time.monotonic() - begun < 30.0

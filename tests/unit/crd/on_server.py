@@ -58,7 +58,7 @@ def main() -> None:
     need("CRD", *server_side, document=crd.definition(), words=("serverside-applied",))
     if faults:
         sys.exit("the server does not take the CRD")
-    kubectl("delete", "namespace", NAMESPACE, "--ignore-not-found", "--timeout=50s")
+    kubectl("delete", "namespace", NAMESPACE, "--ignore-not-found", "--timeout=90s")
     namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}}
     namespace["metadata"]["labels"] = {"pod-security.kubernetes.io/enforce": "restricted"}
     need("namespace", *server_side, document=namespace)

@@ -45,7 +45,7 @@ def make_doc(folder: Path, run_root: Path, command: list[str], **changes: object
         cwd=str(folder),
         env={},
         coordinator="",
-        grace_seconds=5.0,
+        grace_seconds=60.0,
     )
     return replace(doc, **changes)
 

