@@ -43,7 +43,7 @@ def fill(cluster: Cluster, pod: Object) -> None:
     Path(f"/proc/{pid}/oom_score_adj").write_text("1000")
     with subprocess.Popen([sys.executable, "-c", HOG, str(folder)], stderr=subprocess.DEVNULL) as hog:
         try:
-            for _ in range(300):
+            for _ in range(1200):
                 if not Path(f"/proc/{pid}").exists() or hog.poll() is not None:
                     break
                 try:
