@@ -10,8 +10,10 @@ import os
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 import lanefeed
 
@@ -20,6 +22,8 @@ EVERY = int(os.environ.get("CHAOS_EVERY", "7"))
 SLEEP = float(os.environ.get("CHAOS_SLEEP", "0.004"))
 #: Where set: each rank writes down when it had which step, for tests that measure how long something took.
 TIMES = os.environ.get("CHAOS_TIMES", "") == "1"
+#: A folder of COLUMN.npy: what that column must hold for each sample. "": a column `id` holds the sample's number.
+TRUTH = os.environ.get("CHAOS_TRUTH", "")
 #: "RANK:STEP ...": in the first plan generation these ranks end with code 0 after this step, as if they were done.
 QUITS = dict(map(int, item.split(":")) for item in os.environ.get("CHAOS_QUITS", "").split())
 
@@ -40,6 +44,29 @@ def write(path: Path, data: object) -> None:
     os.replace(temporary, path)
 
 
+def truths() -> dict[str, NDArray[Any]]:
+    """What TRUTH says, by column."""
+    found = {file.stem: np.load(file, mmap_mode="r") for file in sorted(Path(TRUTH).glob("*.npy"))} if TRUTH else {}
+    if TRUTH and not found:
+        sys.exit(f"CHAOS_TRUTH is {TRUTH}, and no .npy file is there")
+    return found
+
+
+def wrong(batch: Any, truth: dict[str, NDArray[Any]]) -> str:
+    """What a batch holds that it should not, "" where all is right."""
+    ids = np.asarray(batch.ids)
+    wanted = {name: whole[ids] for name, whole in truth.items()} or {"id": ids}
+    for name, want in wanted.items():
+        got = np.asarray(batch[name])
+        if (got.shape, got.dtype) != (want.shape, want.dtype):
+            return f"column {name} is {got.dtype} {got.shape} and should be {want.dtype} {want.shape}"
+        if not np.array_equal(got, want):
+            row = next(k for k in range(len(ids)) if not np.array_equal(got[k], want[k]))
+            said = f"{got[row].tolist()} instead of {want[row].tolist()}"
+            return f"column {name} of sample {ids[row]} (row {row}) holds {said[:600]}"
+    return ""
+
+
 def main() -> None:
     """Consume the stream to its end."""
     loader = lanefeed.connect(tensors="numpy")
@@ -48,6 +75,7 @@ def main() -> None:
         name = loader.last_commit.name
         files = sorted((OUT / name).glob("rank-*.json"))
         loader.load_state_dict(json.loads(files[0].read_text())["state"])
+    truth = truths()
     ids: list[list[int]] = []
     times = (OUT / f"times-{loader.rank}.log").open("a", buffering=1) if TIMES else None
 
@@ -64,10 +92,9 @@ def main() -> None:
 
     for _ in loader.epochs():
         for batch in loader:
-            seen = np.asarray(batch["id"]).tolist()
-            if seen != np.asarray(batch.ids).tolist():
-                sys.exit(f"step {loader.step}: the rows {seen} are not the samples {np.asarray(batch.ids).tolist()}")
-            ids.append(seen)
+            if fault := wrong(batch, truth):
+                sys.exit(f"step {loader.step}: {fault}")
+            ids.append(np.asarray(batch.ids).tolist())
             if times:
                 times.write(f"{time.time():.3f} {loader.step} {loader.plan_generation}\n")
             time.sleep(SLEEP)
