@@ -9,6 +9,7 @@ gives None, never an error and never a guess. Called by `reader`, one object a t
 """
 
 import os
+import threading
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -79,6 +80,23 @@ class _Pages:
         self.at += len(header) + len(body)
 
 
+class _Scratch(threading.local):
+    """A thread's buffers: a pair for every shard that is opened would be fresh memory for each."""
+
+    def __init__(self) -> None:
+        self.raw, self.joined = bytearray(), bytearray()
+
+
+_SCRATCH = _Scratch()
+#: Larger ones are not kept once a shard is closed.
+_KEPT_BYTES = 16 << 20
+
+
+def _grown(buffer: bytearray, size: int) -> bytearray:
+    """The buffer, or a larger one with some room: row groups of one size are stored in sizes that differ a little."""
+    return buffer if len(buffer) >= size else bytearray(size + size // 8)
+
+
 class WholeLists:
     """Reads the columns of one file that can be read so. Used by one thread."""
 
@@ -90,7 +108,6 @@ class WholeLists:
         self._leaves = {column.name: leaf for column in columns if (leaf := _leaf(file, column)) is not None}
         self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC) if self._leaves and reads is None else -1
         self._read_at = reads or self._read_local
-        self._raw, self._joined = bytearray(), bytearray()
 
     def _read_local(self, at: int, into: memoryview) -> int:
         return os.preadv(self._fd, [into], at)
@@ -100,6 +117,8 @@ class WholeLists:
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
+        if max(len(_SCRATCH.raw), len(_SCRATCH.joined)) > _KEPT_BYTES:
+            _SCRATCH.raw, _SCRATCH.joined = bytearray(), bytearray()
 
     @property
     def names(self) -> frozenset[str]:
@@ -158,9 +177,8 @@ class WholeLists:
         """The column chunk's bytes, in a buffer that is used again."""
         if start < len(_MAGIC) or not 0 < size < 1 << 31:
             raise _Ordinary
-        if len(self._raw) < size:
-            self._raw = bytearray(size)
-        view, got = memoryview(self._raw)[:size], 0
+        _SCRATCH.raw = _grown(_SCRATCH.raw, size)
+        view, got = memoryview(_SCRATCH.raw)[:size], 0
         while got < size:
             more = self._read_at(start + got, view[got:])
             if not more:
@@ -219,9 +237,8 @@ class WholeLists:
         end = _footer(leaf.kind, pages)
         parts = [*pages.parts, end, len(end).to_bytes(4, "little"), _MAGIC]
         size = sum(map(len, parts))
-        if len(self._joined) < size:
-            self._joined = bytearray(size)
-        view, at = memoryview(self._joined), 0
+        _SCRATCH.joined = _grown(_SCRATCH.joined, size)
+        view, at = memoryview(_SCRATCH.joined), 0
         for part in parts:
             view[at : at + len(part)] = part
             at += len(part)

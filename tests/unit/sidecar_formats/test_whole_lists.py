@@ -281,3 +281,28 @@ def test_structs_are_read_as_they_are_written() -> None:
         (11, compact.STRUCT, inner),
     )
     assert compact.read_struct(data, 0) == ({1: 7, 11: {2: 1 << 40}}, len(data))
+
+
+def test_shards_of_one_thread_share_buffers_and_no_value_changes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was read from one shard stays as it was while another one is read into the same memory."""
+    seen = asked(monkeypatch)
+    values = [numbers("int32", 64 * 8 * (3 + k), k, 1000) for k in range(3)]
+    for k, flat in enumerate(values):
+        file_of(tmp_path / "d" / f"{k}.parquet", lists(flat, 64), 1000)
+    manifest = index(tmp_path / "d")
+    columns = delivered_columns(manifest, ())
+    whole_lists._SCRATCH.raw = bytearray(1 << 16)
+    before = whole_lists._SCRATCH.raw
+    readers = [open_shard(manifest, shard, columns) for shard in range(3)]
+    chunks = [reader.read(0) for reader in readers]
+    assert seen == [True] * 3
+    assert whole_lists._SCRATCH.raw is before
+    for flat, chunk in zip(values, chunks, strict=True):
+        assert chunk.columns[0].values.tobytes() == flat.tobytes()
+    monkeypatch.setattr(whole_lists, "_KEPT_BYTES", 1000)
+    for reader in readers:
+        reader.close()
+    assert not whole_lists._SCRATCH.raw
+    assert chunks[0].columns[0].values.tobytes() == values[0].tobytes()
