@@ -3,6 +3,7 @@
 Made by the store, used by `window`; the store says how much may wait (docs/performance.md). No windows here.
 """
 
+import logging
 import math
 import threading
 
@@ -15,11 +16,13 @@ from lanefeed_sidecar.pipeline.slabs import Block, Slabs, wide
 
 __all__ = ["BufferPool"]
 
+log = logging.getLogger(__name__)
+
 Array = NDArray[np.generic]
 
 _HUGE_PAGE = 2 << 20
 #: Blocks of slabs beyond what the budget holds. They cost addresses.
-_SPARE_BLOCKS = 64
+_SPARE_BLOCKS = 4
 
 
 class BufferPool:
@@ -32,21 +35,30 @@ class BufferPool:
         self._bytes = 0
         self._limit = limit_bytes
         self._slabs: Slabs | None = None
+        self._refused = False
 
     def block(self, columns: tuple[Column, ...], rows: int) -> Block | None:
         """A block of `rows` rows for the wide ones of a stream's columns.
 
-        None where there are none, or, which the budget does not let happen, all blocks are in use.
+        None where there are none or all blocks are in use: the window then has buffers as for other columns.
         """
         with self._lock:
-            if self._slabs is None:
-                found = wide(columns)
-                if not found or not rows:
-                    return None
-                size = rows * plan_of(columns).row_bytes
-                # Windows in use and waiting are bounded by the budget, but for the few that are needed right now.
-                self._slabs = Slabs(found, rows, 2 * self._limit // size + _SPARE_BLOCKS)
-            return self._slabs.take() if self._slabs.rows == rows else None
+            if self._slabs is None and not self._refused:
+                self._slabs = self._reserve(columns, rows)
+            return self._slabs.take() if self._slabs is not None and self._slabs.rows == rows else None
+
+    def _reserve(self, columns: tuple[Column, ...], rows: int) -> Slabs | None:
+        found = wide(columns)
+        if not found or not rows:
+            return None
+        # Windows in use and waiting are bounded by the budget, but for the few that are needed right now.
+        count = 2 * self._limit // (rows * plan_of(columns).row_bytes) + _SPARE_BLOCKS
+        try:
+            return Slabs(found, rows, count)
+        except OSError as error:
+            self._refused = True
+            log.warning("no addresses for %d windows of wide columns (%s): each has memory of its own", count, error)
+            return None
 
     def give_block(self, block: Block) -> None:
         """Take a block back that nobody reads any more."""

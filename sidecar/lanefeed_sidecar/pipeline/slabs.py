@@ -25,6 +25,8 @@ Array = NDArray[np.generic]
 WIDE_BYTES = 512
 
 _HUGE_PAGE = 2 << 20
+#: Addresses are not memory: what is reserved may be more than the machine has. Python names it from 3.13 on.
+_NORESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000)
 
 
 def is_wide(run: Run) -> bool:
@@ -41,7 +43,7 @@ class Slabs:
     """Blocks 0..count-1 of `rows` rows for each of `columns`. The caller excludes other threads, but for `Block`."""
 
     def __init__(self, columns: Mapping[int, Column], rows: int, count: int) -> None:
-        """Nothing is taken yet."""
+        """Nothing is taken yet. Raises OSError where the system gives no addresses."""
         self.rows = rows
         self._maps: dict[int, mmap.mmap] = {}
         self.arrays: dict[int, Array] = {}
@@ -50,7 +52,7 @@ class Slabs:
         for index, column in columns.items():
             shape = (count * rows, *column.shape)
             size = math.prod(shape) * column.itemsize
-            memory = mmap.mmap(-1, size + _HUGE_PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+            memory = mmap.mmap(-1, size + _HUGE_PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _NORESERVE)
             raw = np.frombuffer(memory, np.uint8)
             skip = -raw.ctypes.data % _HUGE_PAGE
             _advise(memory, "MADV_HUGEPAGE", 0, len(memory))

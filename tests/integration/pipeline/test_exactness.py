@@ -123,6 +123,33 @@ def test_row_groups_across_windows_are_decoded_once(tmp_path: Path) -> None:
     assert manifest.num_row_groups <= decoded <= manifest.num_row_groups + spec.lanes - 1
 
 
+@pytest.mark.parametrize("every", [1, 2, 3])
+def test_windows_that_find_no_block_of_the_slabs(every: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Frames of windows with and without: all, every other and every third finds none."""
+    real, asked = slabs.Slabs.take, [0]
+
+    def take(self: slabs.Slabs) -> slabs.Block | None:
+        asked[0] += 1
+        return None if asked[0] % every == 0 else real(self)
+
+    monkeypatch.setattr(slabs, "WIDE_BYTES", 24)
+    monkeypatch.setattr(slabs.Slabs, "take", take)
+    _one_epoch(tmp_path)
+    assert asked[0] > 6
+
+
+def test_a_system_that_gives_no_addresses(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuse(*_args: object, **_kwargs: object) -> None:
+        raise OSError(12, "Cannot allocate memory")
+
+    monkeypatch.setattr(slabs, "WIDE_BYTES", 24)
+    monkeypatch.setattr(slabs.mmap, "mmap", refuse)
+    _one_epoch(tmp_path)
+    assert caplog.text.count("no addresses for") == 1
+
+
 # ---- the oracle can fail ---------------------------------------------------------------------------------------
 
 
