@@ -1,21 +1,16 @@
-"""Jobs with images through `lanefeed run`: kills and a proof, options that are fixed, and the example of the docs."""
+"""Jobs with images through `lanefeed run`: kills and a proof, and options that are fixed."""
 
 import os
-import shutil
 import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from integration.local.jobs import LocalJob
 from support.images import write_images
 
-EXAMPLE = Path(__file__).parents[3] / "examples" / "images"
 ROWS = 157
 IMAGE = {"column": "image", "height": 16, "width": 16}
 DATA: dict[str, Any] = {"uri": "data", "images": [IMAGE]}
@@ -45,25 +40,3 @@ def test_a_job_with_images_and_a_killed_trainer_and_sidecar_is_proven(job: Local
     job.finish(job.start(), 2)
     assert "spec.data.images was" in job.log
     assert "it is fixed for the job's life" in job.log
-
-
-def test_the_example_trains(tmp_path: Path) -> None:
-    shutil.copytree(EXAMPLE, tmp_path / "job")
-    work = tmp_path / "job"
-    env = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "OMP_NUM_THREADS": "1"}
-
-    def run(*command: str) -> str:
-        done = subprocess.run(
-            [sys.executable, *command], cwd=work, env=env, capture_output=True, text=True, timeout=400
-        )
-        assert done.returncode == 0, done.stdout + done.stderr
-        return done.stdout
-
-    run("make_data.py")
-    run("-m", "lanefeed_operator.cli.main", "run", "job.yaml")
-    status = yaml.safe_load((work / ".lanefeed" / "images" / "status.yaml").read_text())["status"]
-    assert status["state"] == "Complete"
-    assert all(epoch["verified"] for epoch in status["ledger"]["epochs"])
-    assert "every sample used exactly once" in run("-m", "lanefeed_operator.cli.main", "verify", "images")
-    (log,) = (work / ".lanefeed" / "images" / "pods").glob("*/logs/trainer*.log")
-    assert "epoch done, loss" in log.read_text()

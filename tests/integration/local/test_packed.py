@@ -1,23 +1,18 @@
-"""Packed jobs through `lanefeed run`: kills, a proof that counts sequences, and the example of the documentation."""
+"""Packed jobs through `lanefeed run`: kills, and a proof that counts sequences."""
 
 import os
-import shutil
 import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from integration.local.jobs import LocalJob
 from lanefeed_core.packing import BEST_FIT, PackingRequest
 from lanefeed_sidecar.index import build_manifest
 from support.token_files import lists, write_documents
 
-EXAMPLE = Path(__file__).parents[3] / "examples" / "packing"
 REQUEST = PackingRequest(40, "", 5, BEST_FIT, True)
 BATCHING: dict[str, Any] = {
     "globalBatchSize": 6,
@@ -59,25 +54,3 @@ def test_a_packed_job_with_a_killed_trainer_and_sidecar_is_proven(job: LocalJob)
     job.finish(job.start(), 2)
     assert "spec.batching.packed was" in job.log
     assert "it is fixed for the job's life" in job.log
-
-
-def test_the_example_trains(tmp_path: Path) -> None:
-    shutil.copytree(EXAMPLE, tmp_path / "job")
-    work = tmp_path / "job"
-    env = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "OMP_NUM_THREADS": "1"}
-
-    def run(*command: str) -> str:
-        done = subprocess.run(
-            [sys.executable, *command], cwd=work, env=env, capture_output=True, text=True, timeout=400
-        )
-        assert done.returncode == 0, done.stdout + done.stderr
-        return done.stdout
-
-    run("make_data.py")
-    run("-m", "lanefeed_operator.cli.main", "run", "job.yaml")
-    status = yaml.safe_load((work / ".lanefeed" / "packing" / "status.yaml").read_text())["status"]
-    assert status["state"] == "Complete"
-    assert all(epoch["verified"] for epoch in status["ledger"]["epochs"])
-    assert "every sample used exactly once" in run("-m", "lanefeed_operator.cli.main", "verify", "packing")
-    (log,) = (work / ".lanefeed" / "packing" / "pods").glob("*/logs/trainer*.log")
-    assert "epoch done, loss" in log.read_text()
