@@ -78,7 +78,7 @@ def test_it_hangs_while_it_is_attached_to(tmp_path: Path, run_dir: Path, monkeyp
 
 
 def test_it_hangs_while_it_feeds(tmp_path: Path, shm_root: Path, caplog: pytest.LogCaptureFixture) -> None:
-    uri = folder(tmp_path / "d", files=2, rows=800)
+    uri = folder(tmp_path / "d", files=2, rows=8000)
     with lanefeed.open(uri, **SMALL) as loader:
         batches = iter(loader)
         next(batches)
@@ -100,7 +100,7 @@ def test_every_ten_seconds_a_word(
     monkeypatch.setattr("lanefeed._client.client.WORD_SECONDS", 0.3)
     with (
         caplog.at_level(logging.WARNING, "lanefeed"),
-        lanefeed.open(folder(tmp_path / "d", rows=800), **SMALL) as loader,
+        lanefeed.open(folder(tmp_path / "d", rows=8000), **SMALL) as loader,
     ):
         batches = iter(loader)
         dict(next(batches))

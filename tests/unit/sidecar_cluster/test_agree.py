@@ -16,6 +16,8 @@ def test_the_step_is_ahead_of_the_fastest_by_two_seconds_of_its_own_rate() -> No
     assert stop_step([(0, 100, 10.0), (0, 101, 10.0)]) == 101 + 21
     assert stop_step([(500, 500, 0.0), (500, 502, 8.0)]) == 504
     assert stop_step([(100, 400, 3.0), (0, 5, 1.0)]) == 600
+    # Told of when it had just begun: its steps are of now, its seconds are not.
+    assert stop_step([(0, 10, 0.001), (0, 10, 1.0)]) == 30
 
 
 class Living:
