@@ -2,14 +2,16 @@
 
 import os
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pytest
 
 from lanefeed_core.layout import Column
 from lanefeed_core.manifest import Manifest
-from lanefeed_sidecar.formats import Chunk, RaggedChunk, delivered_columns, open_shard
+from lanefeed_sidecar.formats import Chunk, ChunkColumn, RaggedChunk, delivered_columns, open_shard, whole_lists
 from lanefeed_sidecar.index import build_manifest
 
 
@@ -80,3 +82,17 @@ def flip(path: Path, offset: int, bit: int) -> None:
         file.seek(offset)
         file.write(bytes([byte ^ (1 << bit)]))
     os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+
+
+def reads_without_levels(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """From now on: whether each read of a list column was done without levels."""
+    seen: list[bool] = []
+    real = whole_lists.WholeLists.read
+
+    def read(self: whole_lists.WholeLists, *args: Any) -> ChunkColumn | None:
+        found = real(self, *args)
+        seen.append(found is not None)
+        return found
+
+    monkeypatch.setattr(whole_lists.WholeLists, "read", read)
+    return seen

@@ -60,21 +60,17 @@ class Watched:
     def read(self, row_group: int) -> Chunk:
         """See ShardReader."""
         try:
-            chunk = self._reader.read(row_group)
-        except DataError:
-            # A page that was written half is no damage of the shard.
+            return self._reader.read(row_group)
+        finally:
+            # After an error too: a page that was written half is no damage of the shard.
             self._file.check()
-            raise
-        self._file.check()
-        return chunk
 
     def weigh(self, row_group: int, most: int) -> Weight:
         """See ShardReader."""
         try:
             return self._reader.weigh(row_group, most)
-        except DataError:
+        finally:
             self._file.check()
-            raise
 
     def stream(self, row_group: int, batch_rows: int) -> Iterator[Chunk]:
         """See ShardReader."""

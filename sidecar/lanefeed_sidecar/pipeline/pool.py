@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from lanefeed_core.layout import Column
 from lanefeed_sidecar.pipeline.plan import plan_of
-from lanefeed_sidecar.pipeline.slabs import Block, Slabs, wide
+from lanefeed_sidecar.pipeline.slabs import HUGE_PAGE, Block, Slabs, wide
 
 __all__ = ["BufferPool"]
 
@@ -20,7 +20,6 @@ log = logging.getLogger(__name__)
 
 Array = NDArray[np.generic]
 
-_HUGE_PAGE = 2 << 20
 #: Blocks of slabs beyond what the budget holds. They cost addresses.
 _SPARE_BLOCKS = 4
 
@@ -109,8 +108,8 @@ def _fresh(dtype: str, shape: tuple[int, ...]) -> Array:
     much time as the rest together.
     """
     nbytes = math.prod(shape) * np.dtype(dtype).itemsize
-    if nbytes < _HUGE_PAGE:
+    if nbytes < HUGE_PAGE:
         return np.empty(shape, dtype=dtype)
-    raw = np.empty(nbytes + _HUGE_PAGE, dtype=np.uint8)
-    skip = -raw.ctypes.data % _HUGE_PAGE
+    raw = np.empty(nbytes + HUGE_PAGE, dtype=np.uint8)
+    skip = -raw.ctypes.data % HUGE_PAGE
     return raw[skip : skip + nbytes].view(dtype).reshape(shape)

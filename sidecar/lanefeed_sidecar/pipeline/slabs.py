@@ -17,14 +17,15 @@ from numpy.typing import NDArray
 from lanefeed_core.layout import Column
 from lanefeed_sidecar.pipeline.plan import Run, plan_of
 
-__all__ = ["WIDE_BYTES", "Block", "Slabs", "is_wide", "wide"]
+__all__ = ["HUGE_PAGE", "WIDE_BYTES", "Block", "Slabs", "is_wide", "wide"]
 
 Array = NDArray[np.generic]
 
 #: Rows of so many bytes are copied at the speed of memory wherever they lie; shorter ones are shuffled in the cache.
 WIDE_BYTES = 512
 
-_HUGE_PAGE = 2 << 20
+#: Bytes at whose multiples large memory begins.
+HUGE_PAGE = 2 << 20
 #: Addresses are not memory: what is reserved may be more than the machine has. Python names it from 3.13 on.
 _NORESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000)
 
@@ -52,9 +53,9 @@ class Slabs:
         for index, column in columns.items():
             shape = (count * rows, *column.shape)
             size = math.prod(shape) * column.itemsize
-            memory = mmap.mmap(-1, size + _HUGE_PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _NORESERVE)
+            memory = mmap.mmap(-1, size + HUGE_PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _NORESERVE)
             raw = np.frombuffer(memory, np.uint8)
-            skip = -raw.ctypes.data % _HUGE_PAGE
+            skip = -raw.ctypes.data % HUGE_PAGE
             _advise(memory, "MADV_HUGEPAGE", 0, len(memory))
             self._maps[index], self._skips[index] = memory, skip
             self._sizes[index] = rows * column.row_bytes

@@ -11,25 +11,11 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from lanefeed_sidecar.errors import DataError
-from lanefeed_sidecar.formats import ChunkColumn, RaggedChunk, delivered_columns, levels, open_shard, whole_lists
+from lanefeed_sidecar.formats import RaggedChunk, delivered_columns, levels, open_shard
 from lanefeed_sidecar.formats.compact import unsigned
-from support.shards import index, write
+from support.shards import index, reads_without_levels, write
 
 KINDS = {"int32": pa.int32(), "uint32": pa.uint32(), "int64": pa.int64(), "float64": pa.float64()}
-
-
-def asked(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
-    """Whether each read of a column was done without levels."""
-    seen: list[bool] = []
-    real = whole_lists.WholeLists.read
-
-    def read(self: whole_lists.WholeLists, *args: Any) -> ChunkColumn | None:
-        found = real(self, *args)
-        seen.append(found is not None)
-        return found
-
-    monkeypatch.setattr(whole_lists.WholeLists, "read", read)
-    return seen
 
 
 def column(lengths: np.ndarray, kind: str, seed: int, distinct: int) -> pa.Array:
@@ -108,7 +94,7 @@ def test_long_lists_are_read_without_their_levels(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: str, page: int
 ) -> None:
     """Lists that go on over the ends of pages among them."""
-    seen = asked(monkeypatch)
+    seen = reads_without_levels(monkeypatch)
     lengths = np.random.default_rng(1).integers(1, 200, 300)
     table = pa.table({"x": column(lengths, "int32", 1, 500)})
     path = write(tmp_path / "d" / "0.parquet", table, "parquet", 100, data_page_version=version, data_page_size=page)
@@ -118,7 +104,7 @@ def test_long_lists_are_read_without_their_levels(
 
 @pytest.mark.parametrize("why", ["an empty list", "a null list", "a null number", "short lists"])
 def test_others_go_the_ordinary_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, why: str) -> None:
-    seen = asked(monkeypatch)
+    seen = reads_without_levels(monkeypatch)
     rows: list[Any] = [list(range(100)), list(range(64))]
     rows += {
         "an empty list": [[]],

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from lanefeed_sidecar.formats import FixedChunk, compact, delivered_columns, levels, open_shard, whole_lists
-from support.shards import index, read_all, write
+from lanefeed_sidecar.formats import compact, delivered_columns, levels, open_shard, whole_lists
+from support.shards import index, read_all, reads_without_levels, write
 
 KINDS = {
     "int32": pa.int32(),
@@ -40,20 +40,6 @@ def numbers(kind: str, count: int, seed: int, distinct: int) -> np.ndarray:
 
 def file_of(path: Path, column: pa.Array, rows: int, **options: Any) -> Path:
     return write(path, pa.table({"x": column}), "parquet", rows, **options)
-
-
-def asked(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
-    """Whether each read of a column was done without levels."""
-    seen: list[bool] = []
-    real = whole_lists.WholeLists.read
-
-    def read(self: whole_lists.WholeLists, *args: Any) -> FixedChunk | None:
-        found = real(self, *args)
-        seen.append(found is not None)
-        return found
-
-    monkeypatch.setattr(whole_lists.WholeLists, "read", read)
-    return seen
 
 
 @settings(max_examples=60, suppress_health_check=list(HealthCheck))
@@ -115,7 +101,7 @@ def test_the_values_are_those_of_arrows_own_reading(
 def test_whole_lists_are_read_without_their_levels(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, codec: str, version: str
 ) -> None:
-    seen = asked(monkeypatch)
+    seen = reads_without_levels(monkeypatch)
     path = file_of(
         tmp_path / "d" / "0.parquet",
         lists(numbers("int32", 100 * 64, 1, 500), 64),
@@ -142,7 +128,7 @@ def test_whole_lists_are_read_without_their_levels(
 def test_everything_else_goes_the_ordinary_way(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, column: pa.Array, options: dict[str, Any]
 ) -> None:
-    seen = asked(monkeypatch)
+    seen = reads_without_levels(monkeypatch)
     path = file_of(tmp_path / "d" / "0.parquet", column, 100, **options)
     if column.null_count == 0 and column.flatten().null_count:
         with pytest.raises(Exception, match="null"):
@@ -154,7 +140,7 @@ def test_everything_else_goes_the_ordinary_way(
 
 
 def test_other_columns_beside_them_come_as_always(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    seen = asked(monkeypatch)
+    seen = reads_without_levels(monkeypatch)
     table = pa.table(
         {
             "a": pa.array([f"t{i}" for i in range(50)]),
@@ -287,7 +273,7 @@ def test_shards_of_one_thread_share_buffers_and_no_value_changes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What was read from one shard stays as it was while another one is read into the same memory."""
-    seen = asked(monkeypatch)
+    seen = reads_without_levels(monkeypatch)
     values = [numbers("int32", 64 * 8 * (3 + k), k, 1000) for k in range(3)]
     for k, flat in enumerate(values):
         file_of(tmp_path / "d" / f"{k}.parquet", lists(flat, 64), 1000)
