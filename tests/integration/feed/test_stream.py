@@ -66,13 +66,14 @@ def test_a_held_slot_keeps_its_bytes_while_others_are_reused(make_pod: MakePod) 
     kept = next(frames)
     before = client.slot(kept.slot)[64:].tobytes()
     client.consumed = 3
-    seen = set()
+    others = []
     for frame in frames:
         assert frame.slot != kept.slot
-        seen.add(frame.slot)
+        others.append(frame.slot)
         client.consume(frame)
     assert client.slot(kept.slot)[64:].tobytes() == before
-    assert len(seen) == 3
+    # The slot used last is filled first, so how many take part depends on who is faster; that they serve again does not.
+    assert len(others) > len(set(others))
     assert client.consumed == pod.total
 
 
