@@ -103,13 +103,14 @@ class DecodedCache:
         `into`: memory that the values of some columns are read to; after None it may hold anything.
         """
         name = self._name(group)
-        fd = self._disk.open(name)
-        if fd is None:
+        opened = self._disk.open(name)
+        if opened is None:
             with self._lock:
                 self._known.pop(group, None)
             return None
+        fd, size = opened
         try:
-            chunk = read_entry(fd, self._columns, self._groups.rows(group), self._disk.limit, into)
+            chunk = read_entry(fd, size, self._columns, self._groups.rows(group), self._disk.limit, into)
         except (EntryError, OSError) as error:
             self._stats.add(disk_cache_damaged=1)
             log.warning("entry %s of the cache is damaged (%s): it is removed and decoded again", name, error)

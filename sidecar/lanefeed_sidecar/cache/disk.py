@@ -11,7 +11,7 @@ import os
 import time
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from lanefeed_sidecar.errors import ConfigError
@@ -119,18 +119,18 @@ class DiskCache:
 
     # ---- entries -----------------------------------------------------------------------------------------------
 
-    def open(self, name: str) -> int | None:
-        """A descriptor of the entry, to be closed by the caller; None where there is none."""
+    def open(self, name: str) -> tuple[int, int] | None:
+        """A descriptor of the entry, to be closed by the caller, and its bytes; None where there is none."""
         try:
             fd = os.open(self._prefix + name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
         except OSError:
             return None
-        # Others see by it that the entry is wanted.
-        try:
-            os.utime(fd)
-        except OSError:
-            pass
-        return fd
+        stat = os.fstat(fd)
+        if stat.st_mtime < time.time() - IDLE_SECONDS / 4:
+            # Others see by it that the entry is wanted.
+            with suppress(OSError):
+                os.utime(fd)
+        return fd, stat.st_size
 
     def has(self, name: str) -> bool:
         """Whether the entry is there."""

@@ -21,7 +21,7 @@ import xxhash
 from numpy.typing import NDArray
 
 from lanefeed_core.layout import Column
-from lanefeed_sidecar.cache.form import ALIGN, EntryError, form_of
+from lanefeed_sidecar.cache.form import ALIGN, EntryError, Form, form_of, likely_form
 from lanefeed_sidecar.formats.chunk import Chunk, ChunkColumn, RaggedChunk
 
 __all__ = ["EntryError", "chunk_bytes", "read_entry", "write_entry"]
@@ -29,8 +29,8 @@ __all__ = ["EntryError", "chunk_bytes", "read_entry", "write_entry"]
 MAGIC = b"LFCACHE1"
 HEAD = 64
 _PAD = bytes(ALIGN)
-#: Read and digested at a time: half of what a core's own cache holds, usually.
-_PIECE = 512 << 10
+#: Most descriptions are no longer.
+_DESCRIPTION = 4096
 #: What one writev takes on Linux.
 _IOV_MAX = 1024
 
@@ -88,42 +88,31 @@ def _describe(column: ChunkColumn) -> list[Any]:
 
 
 def read_entry(
-    fd: int, columns: Sequence[Column], rows: int, limit: int, into: Mapping[int, NDArray[Any]] | None = None
+    fd: int,
+    size: int,
+    columns: Sequence[Column],
+    rows: int,
+    limit: int,
+    into: Mapping[int, NDArray[Any]] | None = None,
 ) -> Chunk:
-    """The chunk of an open file of at most `limit` bytes. Raises EntryError, OSError.
+    """The chunk of an open file of `size` bytes, at most `limit`. Raises EntryError, OSError.
 
     `into`: memory for the values of columns of fixed shape, [rows, *shape]; they are read to there, also what turns out
     to be damaged.
+
+    Few calls for much: in each the thread lets go of the GIL, and has to wait until another one does the same.
     """
-    size = os.fstat(fd).st_size
     if not HEAD + 8 <= size <= limit:
         raise EntryError(f"it has {size} bytes")
-    head = os.read(fd, HEAD)
-    body = int.from_bytes(head[8:16], "little")
-    if head[:8] != MAGIC or body != size - HEAD:
-        raise EntryError("its header is not that of an entry of this version")
+    form = likely_form(columns, rows) or _read_form(fd, size, columns, rows)
     # Arrow's allocator keeps its pages: touching fresh memory would cost more than reading.
-    buffer = pa.allocate_buffer(body)
-    raw, file = np.frombuffer(buffer, np.uint8), _File(fd)
-    view = memoryview(buffer).cast("B")
-    file.read(view[:8])
-    described = 8 + int.from_bytes(view[:8], "little")
-    if described > body:
-        raise EntryError("its description is longer than the file")
-    file.read(view[8:described])
-    form = form_of(bytes(view[8:described]), columns, rows)
-    if form.end > body:
-        raise EntryError("a column is longer than the file")
-    at = described
-    for index, values in sorted((into or {}).items()):
-        part = form.parts[index]
-        file.read(view[at : part.values])
-        file.read(_bytes(values))
-        at = part.values + part.nbytes
-    file.read(view[at:])
-    if file.digest.intdigest() != int.from_bytes(head[16:24], "little"):
-        raise EntryError("its digest is wrong")
-    chunk = form.chunk(raw)
+    body = np.frombuffer(pa.allocate_buffer(size - HEAD), np.uint8)
+    if not _read_body(fd, form, body, into or {}):
+        # Its description is not the usual one.
+        form = _read_form(fd, size, columns, rows)
+        if not _read_body(fd, form, body, into or {}):
+            raise EntryError("it was written to while it was read")
+    chunk = form.chunk(body)
     for column, made in zip(columns, chunk.columns, strict=True):
         if isinstance(made, RaggedChunk):
             _check_offsets(column, made)
@@ -132,24 +121,57 @@ def read_entry(
     return chunk
 
 
-class _File:
-    """Reads an entry from front to back and digests it piece by piece, while the piece is in the CPU's cache."""
+def _read_form(fd: int, size: int, columns: Sequence[Column], rows: int) -> Form:
+    """Read the description alone."""
+    start = os.pread(fd, _DESCRIPTION, HEAD)
+    described = 8 + int.from_bytes(start[:8], "little")
+    if described > size - HEAD:
+        raise EntryError("its description is longer than the file")
+    if described > len(start):
+        start = os.pread(fd, described, HEAD)
+    form = form_of(start[8:described], columns, rows)
+    if form.end > size - HEAD:
+        raise EntryError("a column is longer than the file")
+    return form
 
-    def __init__(self, fd: int) -> None:
-        self._fd = fd
-        self.digest = xxhash.xxh3_64()
 
-    def read(self, target: memoryview) -> None:
-        """Fill `target` with what comes next."""
-        for at in range(0, len(target), _PIECE):
-            piece = target[at : at + _PIECE]
-            left = piece
-            while left:
-                got = os.readv(self._fd, [left])
-                if not got:
-                    raise EntryError("it ends too early")
-                left = left[got:]
-            self.digest.update(piece)
+def _read_body(fd: int, form: Form, body: NDArray[np.uint8], into: Mapping[int, NDArray[Any]]) -> bool:
+    """Read the file of this form, and check it; False where its description is another one."""
+    if form.end > len(body):
+        return False
+    head, view, at = memoryview(bytearray(HEAD)), body.data, 0
+    parts = [head]
+    for index, values in sorted(into.items()):
+        place = form.parts[index]
+        parts += (view[at : place.values], _bytes(values))
+        at = place.values + place.nbytes
+    parts.append(view[at:])
+    _read_all(fd, parts)
+    if head[:8] != MAGIC or int.from_bytes(head[8:16], "little") != len(body):
+        raise EntryError("its header is not that of an entry of this version")
+    described = 8 + len(form.description)
+    if int.from_bytes(view[:8], "little") != len(form.description) or view[8:described] != form.description:
+        return False
+    digest = xxhash.xxh3_64()
+    for part in parts[1:]:
+        digest.update(part)
+    if digest.intdigest() != int.from_bytes(head[16:24], "little"):
+        raise EntryError("its digest is wrong")
+    return True
+
+
+def _read_all(fd: int, parts: Sequence[memoryview]) -> None:
+    """Fill all parts from the file's beginning on."""
+    left, at = [part for part in parts if len(part)], 0
+    while left:
+        got = os.preadv(fd, left[:_IOV_MAX], at)
+        if not got:
+            raise EntryError("it ends too early")
+        at += got
+        while left and got >= len(left[0]):
+            got -= len(left.pop(0))
+        if got:
+            left[0] = left[0][got:]
 
 
 def _bytes(array: NDArray[Any]) -> memoryview:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from lanefeed_core.layout import Column, column_runs
 from lanefeed_sidecar.formats.chunk import Block, Chunk, ChunkColumn, FixedChunk, RaggedChunk
 
-__all__ = ["ALIGN", "EntryError", "Form", "form_of"]
+__all__ = ["ALIGN", "EntryError", "Form", "form_of", "likely_form"]
 
 ALIGN = 64
 #: Forms that are remembered. A stream has two sizes of row groups, or as many as row groups.
@@ -53,13 +53,19 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """All columns of an entry of `rows` rows; its body has at least `end` bytes."""
+    """All columns of an entry of `rows` rows by its `description`; its body has at least `end` bytes."""
 
     columns: Sequence[Column]
     rows: int
+    description: bytes
     parts: tuple[Part, ...]
     runs: tuple[Run, ...]
     end: int
+
+    @property
+    def ragged(self) -> bool:
+        """Whether a column has rows of several lengths."""
+        return any(part.offsets for part in self.parts)
 
     def chunk(self, body: NDArray[np.uint8]) -> Chunk:
         """Views of the body."""
@@ -81,6 +87,8 @@ class Form:
 
 #: By description, columns (by identity: a form keeps them alive) and rows.
 _FORMS: dict[tuple[bytes, int, int], Form] = {}
+#: The newest of them, by columns and rows.
+_LIKELY: dict[tuple[int, int], Form] = {}
 
 
 def form_of(description: bytes, columns: Sequence[Column], rows: int) -> Form:
@@ -92,8 +100,16 @@ def form_of(description: bytes, columns: Sequence[Column], rows: int) -> Form:
     made = _read(description, columns, rows)
     if len(_FORMS) >= _MOST:
         _FORMS.clear()
-    _FORMS[key] = made
+        _LIKELY.clear()
+    _FORMS[key] = _LIKELY[id(columns), rows] = made
     return made
+
+
+def likely_form(columns: Sequence[Column], rows: int) -> Form | None:
+    """The form that an entry of so many rows will have; None where that cannot be known before it is read."""
+    known = _LIKELY.get((id(columns), rows))
+    # How many elements a ragged column has is another number each time.
+    return known if known is not None and known.columns is columns and not known.ragged else None
 
 
 def _read(description: bytes, columns: Sequence[Column], rows: int) -> Form:
@@ -105,7 +121,7 @@ def _read(description: bytes, columns: Sequence[Column], rows: int) -> Form:
         parts = [_part(places, column, rows, *entry) for column, entry in zip(columns, about["columns"], strict=True)]
     except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise EntryError(f"its description cannot be used: {error!r}") from None
-    return Form(columns, rows, tuple(parts), tuple(_runs(columns, parts, rows)), places.at)
+    return Form(columns, rows, description, tuple(parts), tuple(_runs(columns, parts, rows)), places.at)
 
 
 class _Places:

@@ -1,7 +1,7 @@
-"""Cuts a window into pieces of row groups: which rows of which row group go to which rows of the window.
+"""Cuts a window into pieces of row groups: which rows of which row group lie where in the window's part of the line.
 
-Pure; called when a window is opened. The destination already holds the shuffle, so that decoding scatters and
-assembling is a plain block copy.
+Pure. Pieces are cut when a window is opened, under the store's lock, and are arithmetic alone; the order in which the
+rows come is worked out by the decode thread that brings the first of them.
 """
 
 from bisect import bisect_right
@@ -15,7 +15,7 @@ from lanefeed_core.lanes import Lanes
 from lanefeed_core.manifest import Manifest
 from lanefeed_sidecar.pipeline.needs import PAD_WINDOW, WindowKey
 
-__all__ = ["Piece", "RowGroups", "RowGroupKey", "window_pieces", "window_rows"]
+__all__ = ["Piece", "RowGroups", "RowGroupKey", "window_order", "window_pieces", "window_rows"]
 
 
 class RowGroupKey(NamedTuple):
@@ -26,10 +26,10 @@ class RowGroupKey(NamedTuple):
 
 
 class Piece(NamedTuple):
-    """Rows `source` of a row group (a slice or indices) go to rows `target` of the window."""
+    """Rows `source` of a row group (a slice or indices) are rows [at, ...) of the window's part of the line."""
 
     source: slice | NDArray[np.int64]
-    target: NDArray[np.int64]
+    at: int
 
 
 class RowGroups:
@@ -121,30 +121,39 @@ def window_rows(lanes: Lanes, key: WindowKey) -> int:
 
 
 def window_pieces(lanes: Lanes, groups: RowGroups, key: WindowKey) -> dict[RowGroupKey, Piece]:
-    """All pieces of a window; their targets are a partition of its rows."""
-    if key.window == PAD_WINDOW:
-        return _pad_pieces(lanes, groups, key)
-    start, stop = lanes.window_line(key.lane, key.window)
-    order = lanes.window_order(key.epoch, key.lane, key.window)
-    target = np.empty(stop - start, dtype=np.int64)
-    target[order] = np.arange(stop - start, dtype=np.int64)
+    """All pieces of a window, in the order of the line; together they are all of its rows."""
     found: dict[RowGroupKey, Piece] = {}
+    if key.window == PAD_WINDOW:
+        at = 0
+        for group, pairs in _pads(lanes, groups, key).items():
+            found[group] = Piece(np.array([row for row, _ in pairs]), at)
+            at += len(pairs)
+        return found
+    start, stop = lanes.window_line(key.lane, key.window)
     for run in lanes.line(key.epoch).shard_runs(start, stop):
         at = run.at
         for group, low, high in groups.split(run.shard, run.start, run.stop):
-            found[group] = Piece(slice(low, high), target[at : at + high - low])
+            found[group] = Piece(slice(low, high), at)
             at += high - low
     return found
 
 
-def _pad_pieces(lanes: Lanes, groups: RowGroups, key: WindowKey) -> dict[RowGroupKey, Piece]:
-    ids = lanes.pad_rows(key.lane, key.epoch)
+def window_order(lanes: Lanes, groups: RowGroups, key: WindowKey) -> NDArray[np.int64]:
+    """Which row of the window's part of the line comes at each place of the stream: int64 [rows]."""
+    if key.window != PAD_WINDOW:
+        return lanes.window_order(key.epoch, key.lane, key.window)
+    places = [place for pairs in _pads(lanes, groups, key).values() for _, place in pairs]
+    order = np.empty(len(places), np.int64)
+    order[places] = np.arange(len(places), dtype=np.int64)
+    return order
+
+
+def _pads(lanes: Lanes, groups: RowGroups, key: WindowKey) -> dict[RowGroupKey, list[tuple[int, int]]]:
+    """(row of the row group, place in the stream) of the rows that fill up the lane's share of the last step."""
     rows: dict[RowGroupKey, list[tuple[int, int]]] = {}
-    for target, sample in enumerate(ids.tolist()):
+    for place, sample in enumerate(lanes.pad_rows(key.lane, key.epoch).tolist()):
         shard = lanes.shard_of(sample)
         row = sample - lanes.shard_start(shard)
         group, low, _ = groups.split(shard, row, row + 1)[0]
-        rows.setdefault(group, []).append((low, target))
-    return {
-        group: Piece(np.array([s for s, _ in pairs]), np.array([t for _, t in pairs])) for group, pairs in rows.items()
-    }
+        rows.setdefault(group, []).append((low, place))
+    return rows

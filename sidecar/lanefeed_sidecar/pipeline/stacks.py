@@ -5,14 +5,12 @@ window is gathered at once to its places; smaller ones are copied in the order o
 has come. Called by `window`. Pieces are disjoint: several threads may put theirs at a time.
 """
 
-from collections.abc import Iterable
-
 import numpy as np
 from numpy.typing import NDArray
 
 from lanefeed_sidecar.formats.chunk import Chunk
 
-__all__ = ["Stack", "order_of"]
+__all__ = ["Stack"]
 
 Array = NDArray[np.generic]
 Index = NDArray[np.int64]
@@ -30,11 +28,11 @@ class Stack:
 
     def put(self, chunk: Chunk, source: slice, at: int, order: Index | None) -> None:
         """Rows `source` of the chunk are rows [at, ...) of the window's line; with `order` they are the whole window,
-        and row i of it is the chunk's row order[i].
+        which has the order[i]-th of them at its row i.
         """
         rows = source.stop - source.start
         if order is not None:
-            self._gather(chunk, order)
+            self._gather(chunk, order + source.start)
             self._shuffled = True
             return
         block = chunk.blocks.get(self.run.start)
@@ -45,6 +43,7 @@ class Stack:
             row[at : at + rows] = chunk.columns[index].values[source]
 
     def _gather(self, chunk: Chunk, order: Index) -> None:
+        """Row i of the window is row order[i] of the chunk."""
         out = self.buffer[:, : self._rows]
         block = chunk.blocks.get(self.run.start)
         if block is not None:
@@ -64,11 +63,3 @@ class Stack:
         np.take(before, order, axis=1, out=buffer[:, : self._rows], mode="clip")
         self._shuffled = True
         return before
-
-
-def order_of(pieces: Iterable[tuple[int, Index]], rows: int) -> Index:
-    """Which row comes to each of `rows` places, by (first row, where it and the following ones go)."""
-    order = np.empty(rows, np.int64)
-    for first, target in pieces:
-        order[target] = np.arange(first, first + len(target), dtype=np.int64)
-    return order

@@ -10,6 +10,7 @@ import math
 import threading
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 
 from lanefeed_core.lanes import Lanes
 from lanefeed_core.layout import Column
@@ -17,7 +18,7 @@ from lanefeed_sidecar.errors import SidecarError
 from lanefeed_sidecar.formats.chunk import Chunk
 from lanefeed_sidecar.pipeline.fronts import Fronts, too_large
 from lanefeed_sidecar.pipeline.needs import PAD_WINDOW, WindowKey, WindowNeed, lane_needs
-from lanefeed_sidecar.pipeline.pieces import RowGroupKey, RowGroups, window_pieces, window_rows
+from lanefeed_sidecar.pipeline.pieces import RowGroupKey, RowGroups, window_order, window_pieces, window_rows
 from lanefeed_sidecar.pipeline.stats import Stats
 from lanefeed_sidecar.pipeline.tasks import Task
 from lanefeed_sidecar.pipeline.window import BufferPool, Window
@@ -60,8 +61,8 @@ class Store:
         self.pool = BufferPool(budget // 2)
         self._lanes, self._groups, self._columns = lanes, groups, columns
         self._rank_lanes, self._stop, self._budget, self._row_bytes = rank_lanes, stop, budget, row_bytes
-        self._reserve = reserve
-        self._stats = stats
+        self._reserve, self._stats = reserve, stats
+        self._arrange = partial(window_order, lanes, groups)
         #: Rows of a window's buffers: all windows share one size, so that any can take over another's.
         self._capacity = min(lanes.spec.window, max(lanes.lane_rows(lane) for lane in range(lanes.spec.lanes)))
         self._positions: dict[int, int] = {}
@@ -157,7 +158,7 @@ class Store:
                 self._idle_on = "budget"
                 break
             pieces = window_pieces(self._lanes, self._groups, need.key)
-            window = self._windows[need.key] = Window.open(need.key, pieces, rows=rows, nbytes=cost)
+            window = self._windows[need.key] = Window.open(need.key, pieces, self._arrange, rows=rows, nbytes=cost)
             for group in pieces:
                 self._waiting.setdefault(group, []).append(window)
 

@@ -7,7 +7,7 @@ from a pool (`pool`). No scheduling here.
 
 import math
 import threading
-from collections.abc import Container
+from collections.abc import Callable, Container
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -21,11 +21,12 @@ from lanefeed_sidecar.pipeline.pieces import Piece, RowGroupKey
 from lanefeed_sidecar.pipeline.plan import plan_of
 from lanefeed_sidecar.pipeline.pool import BufferPool
 from lanefeed_sidecar.pipeline.slabs import Block
-from lanefeed_sidecar.pipeline.stacks import Stack, order_of
+from lanefeed_sidecar.pipeline.stacks import Stack
 
 __all__ = ["BufferPool", "FixedData", "RaggedData", "Window"]
 
 Array = NDArray[np.generic]
+Index = NDArray[np.int64]
 
 #: Rows shorter than this, on average, are gathered by one indexed take; longer ones by a copy each.
 _TAKE_BELOW_BYTES = 256
@@ -69,6 +70,8 @@ class Window:
     allocated: bool = False
     error: SidecarError | None = None
     readers: int = 0
+    #: Makes `order`; see `pieces.window_order`.
+    arrange: Callable[[WindowKey], Index] = field(kw_only=True)
     #: Buffers of runs of several columns, by the first column's index: [columns, at least rows, *shape].
     stacks: dict[int, Array] = field(default_factory=dict)
     lock: threading.Lock = field(default_factory=threading.Lock)
@@ -81,14 +84,38 @@ class Window:
     _lined: list[Stack] = field(default_factory=list)
     _single: list[int] = field(default_factory=list)
     _wide: list[int] = field(default_factory=list)
-    #: Where each row group's rows begin in the window's part of the line.
-    _line: dict[RowGroupKey, int] = field(default_factory=dict)
     _pool: BufferPool | None = None
+    _order: Index | None = None
+    _places: Index | None = None
 
     @classmethod
-    def open(cls, key: WindowKey, pieces: dict[RowGroupKey, Piece], *, rows: int, nbytes: int) -> "Window":
-        """A window of `rows` rows that will take about `nbytes`; it has no buffers yet."""
-        return cls(key, rows, np.zeros(0, np.int64), [], pieces, set(pieces), nbytes)
+    def open(
+        cls,
+        key: WindowKey,
+        pieces: dict[RowGroupKey, Piece],
+        arrange: Callable[[WindowKey], Index],
+        *,
+        rows: int,
+        nbytes: int,
+    ) -> "Window":
+        """A window of `rows` rows that will take about `nbytes`; it has no buffers and no order yet."""
+        return cls(key, rows, np.zeros(0, np.int64), [], pieces, set(pieces), nbytes, arrange=arrange)
+
+    def order(self) -> Index:
+        """Row of the line for each row of the stream; made once, by whoever asks first."""
+        with self.lock:
+            if self._order is None:
+                self._order = self.arrange(self.key)
+            return self._order
+
+    def places(self) -> Index:
+        """Row of the stream for each row of the line; made once."""
+        order = self.order()
+        with self.lock:
+            if self._places is None:
+                self._places = np.empty(self.rows, np.int64)
+                self._places[order] = np.arange(self.rows, dtype=np.int64)
+            return self._places
 
     def allocate(self, columns: tuple[Column, ...], pool: BufferPool, capacity: int) -> None:
         """Take buffers, when the first row group comes: by then the pool may have those of a window that was passed.
@@ -118,10 +145,6 @@ class Window:
                 self.stacks[run.columns.start] = buffer
             if lined:
                 self._lined.append(Stack(run.columns, buffer, self.rows))
-        at = 0
-        for group, piece in self.pieces.items() if self._lined or self._wide else ():
-            self._line[group] = at
-            at += len(piece.target)
         marks = pool.take("int64", (size, 1 if self.block is None else 2))
         self._buffers.append(marks)
         self.marks = marks[: self.rows]  # type: ignore[assignment]
@@ -137,11 +160,10 @@ class Window:
 
     def into(self, group: RowGroupKey, rows: int) -> dict[int, Array]:
         """Where the wide columns' values of a row group belong that lies whole in the window; else empty."""
-        source = self.pieces[group].source
-        if self.block is None or not isinstance(source, slice) or (source.start, source.stop) != (0, rows):
+        piece = self.pieces[group]
+        if self.block is None or not isinstance(piece.source, slice) or piece.source != slice(0, rows):
             return {}
-        at = self._line[group]
-        return {index: self.block.rows(index, at + rows)[at:] for index in self._wide}
+        return {index: self.block.rows(index, piece.at + rows)[piece.at :] for index in self._wide}
 
     def scatter(
         self, group: RowGroupKey, chunk: Chunk, first_row: int, first_id: int, *, there: Container[int] = ()
@@ -152,70 +174,63 @@ class Window:
         group's first row. Ids are written from what was decoded, not from the plan. `there`: columns whose values
         were read to their places (`into`).
         """
-        piece = _within(self.pieces[group], first_row, chunk.rows)
-        if piece is None:
+        cut = _within(self.pieces[group], first_row, chunk.rows)
+        if cut is None:
             return
-        source, target = piece
-        order = None
-        if self._lined and isinstance(source, slice) and len(target) == self.rows:
-            # The window comes at once. What is here for each row of it is asked for once, for all columns and ids.
-            order = order_of([(source.start, target)], self.rows)
-            np.add(order, first_id + first_row, out=self.ids)
-        elif isinstance(source, slice):
-            self.ids[target] = np.arange(first_id + first_row + source.start, first_id + first_row + source.stop)
+        source, line = cut
+        if isinstance(source, slice):
+            self.ids[line] = np.arange(first_id + first_row + source.start, first_id + first_row + source.stop)
         else:
-            self.ids[target] = source + (first_id + first_row)
+            self.ids[line] = source + (first_id + first_row)
         if self._lined or self._wide:
-            self._put(group, chunk, first_row, source, target, order, there)
+            self._put(chunk, source, line, there)
+        if self._single:
+            self._put_single(chunk, source, self.places()[line])
+
+    def _put(self, chunk: Chunk, source: slice | Index, line: slice | Index, there: Container[int]) -> None:
+        """Columns that come in the order of the line."""
+        if not (isinstance(source, slice) and isinstance(line, slice)):
+            raise TypeError(f"window {self.key}: only padding picks single rows")
+        # A window that comes at once needs no shuffle later.
+        order = self.order() if self._lined and line == slice(0, self.rows) else None
+        for stack in self._lined:
+            stack.put(chunk, source, line.start, order)
+            if stack.run.start not in chunk.blocks:
+                for index in stack.run:
+                    self._put_validity(index, chunk, source, line)
+        for index in self._wide:
+            column, lazy = chunk.columns[index], chunk.lazy.get(index)
+            if lazy is not None:
+                lazy.put(column, self.columns[index].values, np.arange(line.start, line.stop), source)
+            elif index not in there:
+                self.columns[index].values[line] = column.values[source]
+            self._put_validity(index, chunk, source, line)
+
+    def _put_single(self, chunk: Chunk, source: slice | Index, target: Index) -> None:
+        """Columns that come in the order of the stream."""
         for index in self._single:
             data, column, lazy = self.columns[index], chunk.columns[index], chunk.lazy.get(index)
             if lazy is not None:
                 lazy.put(column, data.values, target, source)
-                self._scatter_validity(data, column.validity, source, target)
             elif isinstance(data, FixedData) and isinstance(column, FixedChunk):
                 _scatter_rows(data.values, target, column.values[source])
-                self._scatter_validity(data, column.validity, source, target)
             elif isinstance(data, RaggedData) and isinstance(column, RaggedChunk):
                 values, offsets = _ragged_rows(column, source)
                 with self.lock:
                     data.pieces.append((target, values, offsets))
                     self.nbytes += values.nbytes
-                self._scatter_validity(data, column.validity, source, target)
+            else:
+                continue
+            self._scatter_validity(data, column.validity, source, target)
 
-    def _put(
-        self,
-        group: RowGroupKey,
-        chunk: Chunk,
-        first_row: int,
-        source: slice | NDArray[np.int64],
-        target: NDArray[np.int64],
-        order: NDArray[np.int64] | None,
-        there: Container[int],
-    ) -> None:
-        """Columns that come in the order of the line; `order`: row of the chunk for each row of the window, if all."""
-        first = self.pieces[group].source
-        if not (isinstance(source, slice) and isinstance(first, slice)):
-            raise TypeError(f"window {self.key}: only padding picks single rows")
-        at = self._line[group] + first_row + source.start - first.start
-        for stack in self._lined:
-            stack.put(chunk, source, at, order)
-            if stack.run.start not in chunk.blocks:
-                for index in stack.run:
-                    self._scatter_validity(self.columns[index], chunk.columns[index].validity, source, target)
-        for index in self._wide:
-            column, lazy = chunk.columns[index], chunk.lazy.get(index)
-            if lazy is not None:
-                lazy.put(column, self.columns[index].values, np.arange(at, at + source.stop - source.start), source)
-            elif index not in there:
-                self.columns[index].values[at : at + source.stop - source.start] = column.values[source]
-            self._scatter_validity(self.columns[index], column.validity, source, target)
+    def _put_validity(self, index: int, chunk: Chunk, source: slice | Index, line: slice | Index) -> None:
+        """Which values are null is kept in stream order for all columns."""
+        validity = chunk.columns[index].validity
+        if validity is not None:
+            self._scatter_validity(self.columns[index], validity, source, self.places()[line])
 
     def _scatter_validity(
-        self,
-        data: FixedData | RaggedData,
-        validity: NDArray[np.uint8] | None,
-        source: slice | NDArray[np.int64],
-        target: NDArray[np.int64],
+        self, data: FixedData | RaggedData, validity: NDArray[np.uint8] | None, source: slice | Index, target: Index
     ) -> None:
         if validity is None:
             return
@@ -226,22 +241,18 @@ class Window:
 
     def finish(self) -> None:
         """Put what came in the order of the line into stream order; called once, by the thread of the last piece."""
-        order = self._order()
+        order = self.order()
+        self.ids[:] = self.ids[order]
         self._shuffle([stack for stack in self._lined if not stack.shuffled], order)
         if self.block is not None:
             np.add(order, self.block.first, out=self.marks[:, 1])
         for data in self.columns:
             if isinstance(data, RaggedData):
                 _finish_ragged(data, self.rows)
+        self._order = self._places = None
         self._measure()
 
-    def _order(self) -> NDArray[np.int64]:
-        """Row of the line for each row of the stream; empty where nothing lies in the order of the line."""
-        if self.block is None and all(stack.shuffled for stack in self._lined):
-            return np.zeros(0, np.int64)
-        return order_of([(self._line[group], piece.target) for group, piece in self.pieces.items()], self.rows)
-
-    def _shuffle(self, stacks: list[Stack], order: NDArray[np.int64]) -> None:
+    def _shuffle(self, stacks: list[Stack], order: Index) -> None:
         if not stacks or self._pool is None:
             return
         for stack in stacks:
@@ -264,16 +275,16 @@ class Window:
             pool.give_block(self.block)
 
 
-def _within(piece: Piece, first: int, rows: int) -> tuple[slice | NDArray[np.int64], NDArray[np.int64]] | None:
-    """The piece cut to rows [first, first + rows) of its row group, relative to `first`; None if nothing is left."""
+def _within(piece: Piece, first: int, rows: int) -> tuple[slice | Index, slice | Index] | None:
+    """The piece cut to rows [first, first + rows) of its row group: these relative to `first`, and their rows of the
+    line; None if nothing is left.
+    """
     if isinstance(piece.source, slice):
         low, high = max(piece.source.start, first), min(piece.source.stop, first + rows)
-        if low >= high:
-            return None
-        begin = low - piece.source.start
-        return slice(low - first, high - first), piece.target[begin : begin + high - low]
+        at = piece.at - piece.source.start
+        return (slice(low - first, high - first), slice(at + low, at + high)) if low < high else None
     inside = (piece.source >= first) & (piece.source < first + rows)
-    return (piece.source[inside] - first, piece.target[inside]) if inside.any() else None
+    return (piece.source[inside] - first, piece.at + np.flatnonzero(inside)) if inside.any() else None
 
 
 def _scatter_rows(buffer: Array, target: NDArray[np.int64], rows: Array) -> None:

@@ -72,7 +72,7 @@ def test_a_held_slot_keeps_its_bytes_while_others_are_reused(make_pod: MakePod) 
         others.append(frame.slot)
         client.consume(frame)
     assert client.slot(kept.slot)[64:].tobytes() == before
-    # The slot used last is filled first, so how many take part depends on who is faster; that they serve again does not.
+    # The slot used last is filled first: how many take part depends on who is faster, that they serve again does not.
     assert len(others) > len(set(others))
     assert client.consumed == pod.total
 

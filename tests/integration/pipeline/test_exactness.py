@@ -8,7 +8,6 @@ import pytest
 
 from lanefeed_core.stream import StreamSpec
 from lanefeed_sidecar.pipeline import Engine, Stats, slabs, store
-from lanefeed_sidecar.pipeline.pieces import Piece
 from lanefeed_sidecar.pipeline.window import Window
 from support.frames_oracle import Case, Reader, Slot, config, drain, until, write_shards
 
@@ -168,13 +167,9 @@ def test_the_oracle_passes_without_a_fault(tmp_path: Path) -> None:
     _one_epoch(tmp_path)
 
 
-def test_an_off_by_one_in_the_scatter_is_caught(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    real = store.window_pieces
-
-    def shifted(*args):  # type: ignore[no-untyped-def]
-        return {g: Piece(p.source, np.roll(p.target, 1)) for g, p in real(*args).items()}
-
-    monkeypatch.setattr(store, "window_pieces", shifted)
+def test_an_off_by_one_in_the_shuffle_is_caught(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = Window.order
+    monkeypatch.setattr(Window, "order", lambda self: np.roll(real(self), 1))
     with pytest.raises(AssertionError, match="other samples or another order"):
         _one_epoch(tmp_path)
 

@@ -12,7 +12,8 @@ from lanefeed_core.manifest import Manifest
 from lanefeed_core.stream import StreamSpec
 from lanefeed_sidecar.formats import Chunk
 from lanefeed_sidecar.formats.blocks import Blocks
-from lanefeed_sidecar.pipeline import Engine, Stats, slabs, stacks
+from lanefeed_sidecar.pipeline import Engine, Stats, slabs
+from lanefeed_sidecar.pipeline.stacks import Stack
 from support.frames_oracle import Slot, config, until, view
 from support.shards import index, write
 
@@ -118,9 +119,9 @@ def test_tooth_one_bit_is_caught(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 
 def test_tooth_a_shuffle_that_is_off_by_one_is_caught(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    real = stacks.order_of
-    for module in (stacks, __import__("lanefeed_sidecar.pipeline.window", fromlist=["order_of"])):
-        monkeypatch.setattr(module, "order_of", lambda pieces, rows: np.roll(real(pieces, rows), 1))
+    gather, shuffle = Stack._gather, Stack.shuffle
+    monkeypatch.setattr(Stack, "_gather", lambda self, chunk, order: gather(self, chunk, np.roll(order, 1)))
+    monkeypatch.setattr(Stack, "shuffle", lambda self, order, buffer: shuffle(self, np.roll(order, 1), buffer))
     with pytest.raises(AssertionError, match="column f0"):
         read_epoch(shards(tmp_path / "d", "parquet"), 64)
 

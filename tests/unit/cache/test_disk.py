@@ -61,10 +61,11 @@ def test_a_write_that_fails_leaves_nothing(tmp_path: Path) -> None:
 def test_readers_of_a_removed_entry_read_on(tmp_path: Path) -> None:
     cache = DiskCache(tmp_path, 1000)
     put(cache, 1)
-    fd = cache.open(f"{KEY}/1")
-    assert fd is not None
+    opened = cache.open(f"{KEY}/1")
+    assert opened is not None
+    fd, size = opened
     cache.remove(f"{KEY}/1")
-    assert os.read(fd, 1000) == b"x" * 100
+    assert os.read(fd, 1000) == b"x" * size == b"x" * 100
     assert cache.open(f"{KEY}/1") is None
     os.close(fd)
     cache.close()
@@ -99,6 +100,20 @@ def test_entries_that_nobody_reads_are_idle_oldest_first(tmp_path: Path) -> None
         put(cache, number)
         os.utime(tmp_path / KEY / str(number), (1e9 - age, 1e9 - age))
     assert list(cache.idle(1e9)) == [f"{KEY}/2", f"{KEY}/1"]
+    cache.close()
+
+
+def test_who_reads_an_entry_keeps_it_from_being_idle(tmp_path: Path) -> None:
+    cache = DiskCache(tmp_path, 1000)
+    put(cache, 1)
+    now = time.time()
+    for age, idle in ((1000, True), (disk.IDLE_SECONDS / 2, False)):
+        os.utime(tmp_path / KEY / "1", (now - age, now - age))
+        assert list(cache.idle(now)) == [f"{KEY}/1"] * idle
+        opened = cache.open(f"{KEY}/1")
+        assert opened is not None
+        os.close(opened[0])
+        assert list(cache.idle(now + disk.IDLE_SECONDS - 1)) == []
     cache.close()
 
 

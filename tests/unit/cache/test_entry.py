@@ -53,7 +53,7 @@ def get(
 ) -> Chunk:
     fd = os.open(path, os.O_RDONLY)
     try:
-        return read_entry(fd, columns, rows, limit, into)
+        return read_entry(fd, os.fstat(fd).st_size, columns, rows, limit, into)
     finally:
         os.close(fd)
 
@@ -106,6 +106,50 @@ def test_a_file_cut_at_any_byte_is_seen(into: tuple[int, ...], tmp_path: Path) -
         (tmp_path / "e").write_bytes(data[:size])
         with pytest.raises(EntryError):
             get(tmp_path / "e", into=places(*into))
+
+
+PLAIN = COLUMNS[:2]
+
+
+def plain(value: int = 0, valid: np.ndarray | None = None) -> Chunk:
+    """Columns without lists: the next entry is taken to be described as the last one."""
+    return Chunk(ROWS, [FixedChunk(np.full(5, value, COLUMNS[0].dtype), valid), chunk().columns[1]])
+
+
+@pytest.mark.parametrize("into", [(), (1,)])
+def test_tooth_a_bit_or_a_cut_in_an_entry_like_the_last_one_is_seen(into: tuple[int, ...], tmp_path: Path) -> None:
+    put(tmp_path / "e", plain(7))
+    data = (tmp_path / "e").read_bytes()
+    assert get(tmp_path / "e", PLAIN, into=places(*into)).columns[0].values.tolist() == [7] * 5
+    for at in (at for at in range(len(data)) if not 24 <= at < 64):
+        (tmp_path / "e").write_bytes(data[:at] + bytes([data[at] ^ 0x10]) + data[at + 1 :])
+        with pytest.raises(EntryError):
+            get(tmp_path / "e", PLAIN, into=places(*into))
+        (tmp_path / "e").write_bytes(data[:at])
+        with pytest.raises(EntryError):
+            get(tmp_path / "e", PLAIN, into=places(*into))
+
+
+@pytest.mark.parametrize("into", [(), (1,)])
+def test_an_entry_that_is_not_like_the_last_one_is_read_too(into: tuple[int, ...], tmp_path: Path) -> None:
+    valid = np.array([1, 0, 1, 1, 0], np.uint8)
+    for number, nulls in enumerate((None, valid, valid, None, valid)):
+        put(tmp_path / "e", plain(number, nulls))
+        got = get(tmp_path / "e", PLAIN, into=places(*into))
+        assert got.columns[0].values.tolist() == [number] * 5
+        assert got.columns[1].values.tolist() == chunk().columns[1].values.tolist()
+        found = got.columns[0].validity
+        assert (None if found is None else found.tolist()) == (None if nulls is None else valid.tolist())
+
+
+def test_more_columns_than_one_call_reads(tmp_path: Path) -> None:
+    columns = tuple(Column(f"w{i}", "int16", (4,)) for i in range(700))
+    values = [np.full((ROWS, 4), i, np.int16) for i in range(700)]
+    put(tmp_path / "e", Chunk(ROWS, [FixedChunk(v) for v in values]))
+    for _ in range(2):
+        into = {i: np.zeros((ROWS, 4), np.int16) for i in range(700)}
+        got = get(tmp_path / "e", columns, into=into)
+        assert all((got.columns[i].values == i).all() and got.columns[i].values is into[i] for i in range(700))
 
 
 @pytest.mark.parametrize(

@@ -87,9 +87,9 @@ def test_the_budget_closes_what_was_left_longest_ago_and_says_what_is_held() -> 
 
 def test_ranges_that_lie_near_are_one_and_too_many_are_one() -> None:
     def piece(low: int, high: int) -> Piece:
-        return Piece(slice(low, high), np.arange(high - low))
+        return Piece(slice(low, high), 0)
 
-    pieces = [piece(500, 600), piece(0, 10), piece(12, 20), Piece(np.array([905, 902]), np.array([0, 1]))]
+    pieces = [piece(500, 600), piece(0, 10), piece(12, 20), Piece(np.array([905, 902]), 0)]
     assert ranges(pieces, 5, 3) == [(0, 20), (500, 600), (902, 906)]
     assert ranges(pieces, 5, 2) == [(0, 906)]
     assert ranges([], 5, 1) == []
