@@ -133,6 +133,10 @@ class DecodedCache:
         """Whether `get` will probably find it."""
         return self._disk.has(self._name(group))
 
+    def knows(self, group: "RowGroupKey") -> bool:
+        """Whether this process has read or written it, and nobody is known to have removed it. Costs nothing."""
+        return group in self._known
+
     def wants(self, group: "RowGroupKey", served: "Sequence[WindowKey]") -> int | None:
         """When the decoded row group is needed next; None where it is there already, or nothing can be written.
 

@@ -25,7 +25,7 @@ from lanefeed_sidecar.pipeline.flows import Flow, Flows, ranges
 from lanefeed_sidecar.pipeline.needs import WindowKey
 from lanefeed_sidecar.pipeline.pieces import RowGroupKey, RowGroups
 from lanefeed_sidecar.pipeline.stats import Stats
-from lanefeed_sidecar.pipeline.store import Store, Task
+from lanefeed_sidecar.pipeline.store import Fits, Store, Task
 
 __all__ = ["Workers"]
 
@@ -82,7 +82,13 @@ class Workers:
         self._turns: dict[int, int] = {}
         self._sleep, self._rng = sleep, rng
         self._stopped = threading.Event()
-        self._threads = [threading.Thread(target=self._run, name=f"decode-{i}", daemon=True) for i in range(threads)]
+        fits: list[Fits | None] = [None] * threads
+        if threads > 1 and cache is not None:
+            fits[-1] = self._decodes
+        self._threads = [
+            threading.Thread(target=self._run, args=(fit,), name=f"decode-{i}", daemon=True)
+            for i, fit in enumerate(fits)
+        ]
 
     def start(self) -> None:
         """Start the threads."""
@@ -101,7 +107,25 @@ class Workers:
             if thread.is_alive():
                 thread.join(5)
 
-    def _run(self) -> None:
+    def _decodes(self, group: RowGroupKey) -> bool:
+        """What the last thread takes. Out of the cache, threads wait more for each other's GIL than they do: one fewer
+        is quicker, with a fill thread that reads while it waits (`help`).
+        """
+        return not self.reads(group)
+
+    def reads(self, group: RowGroupKey) -> bool:
+        """Whether the row group need not be decoded, as far as is known."""
+        return self._cache is not None and self._cache.knows(group) and not self._store.streams(group)
+
+    def help(self, task: Task) -> None:
+        """Do what a decode thread would, in the caller's."""
+        readers: Readers = OrderedDict()
+        try:
+            self._do(task, readers)
+        finally:
+            _close(readers)
+
+    def _run(self, fits: Fits | None) -> None:
         with contextlib.suppress(OSError):
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICE)
         readers: Readers = OrderedDict()
@@ -109,7 +133,7 @@ class Workers:
         try:
             while not self._stopped.is_set():
                 began = time.monotonic()
-                task = self._store.next_task(cancelled=self._stopped.is_set, patience=self._patience())
+                task = self._store.next_task(cancelled=self._stopped.is_set, patience=self._patience(), fits=fits)
                 taken = time.monotonic()
                 allowance.idled(taken - began)
                 if task is None:
@@ -122,8 +146,7 @@ class Workers:
                 # While this thread waits it holds no memory that nobody counts.
                 del task, chunk
         finally:
-            for reader, _ in readers.values():
-                reader.close()
+            _close(readers)
             if self._stopped.is_set():
                 self._flows.close()
 
@@ -325,6 +348,11 @@ class Workers:
             self._stats.spend(read=time.perf_counter() - began)
         readers[shard] = reader, now
         return reader
+
+
+def _close(readers: Readers) -> None:
+    for reader, _ in readers.values():
+        reader.close()
 
 
 def _keys(task: Task) -> list[WindowKey]:

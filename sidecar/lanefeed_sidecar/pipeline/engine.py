@@ -26,6 +26,7 @@ from lanefeed_sidecar.pipeline.decode import Workers
 from lanefeed_sidecar.pipeline.fetch import AheadStore, Fetch, raw_budget, remote_shards
 from lanefeed_sidecar.pipeline.frames import FrameMeta
 from lanefeed_sidecar.pipeline.future import Uses
+from lanefeed_sidecar.pipeline.help import Help
 from lanefeed_sidecar.pipeline.pieces import RowGroups
 from lanefeed_sidecar.pipeline.stats import Stats
 from lanefeed_sidecar.pipeline.store import Store
@@ -104,6 +105,7 @@ class Engine:
             stats=stats,
             cache=self._cache,
         )
+        self._help = Help(self._store, self._workers) if self._cache is not None else None
         self._ramp = dict.fromkeys(self.ranks, 1)
         self._steps_by_rows: dict[int, int] = {}
         self._full_slices: dict[int, list[LaneSlice]] = {}
@@ -179,6 +181,8 @@ class Engine:
         shape = self._shape(rank, step)
         copies = frame_copies(self.lanes, self._slices_at(rank, shape.step), shape)
         first = frame_keys([c for c in copies if c.step == 0])
+        if self._help is not None:
+            self._help.until(first, cancelled)
         windows = self._store.acquire(rank, step, first, frame_keys(copies), cancelled)
         if windows is None:
             return None

@@ -3,12 +3,16 @@
 A window key is (epoch, lane, window); PAD marks the few rows that fill a lane's share in a Pad last step.
 """
 
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from lanefeed_core.lanes import Lanes
 from lanefeed_core.stream import DROP, PAD
 
-__all__ = ["PAD_WINDOW", "Place", "WindowKey", "WindowNeed", "lane_needs", "place"]
+__all__ = ["PAD_WINDOW", "Place", "WindowKey", "WindowNeed", "lane_needs", "nearest", "place"]
+
+#: Windows per lane that are opened at most: the current one and two ahead.
+_AHEAD = 3
 
 #: Window number of a lane's padding rows.
 PAD_WINDOW = -1
@@ -100,3 +104,26 @@ def _aligned_needs(lanes: Lanes, lane: int, total_step: int, stop: int, count: i
                 found.append(WindowNeed(WindowKey(epoch, lane, PAD_WINDOW), step_of_pads, step_of_pads))
         epoch, step = epoch + 1, 0
     return found[:count]
+
+
+def nearest(
+    lanes: Lanes, rank_lanes: Mapping[int, Sequence[int]], positions: Mapping[int, int], stop: int
+) -> tuple[list[tuple[int, WindowNeed]], dict[int, int]]:
+    """What ranks at `positions` (total steps) need soon: (steps until then, window), nearest first; and the step at
+    which each of them needs other windows.
+    """
+    needs: dict[WindowKey, tuple[int, WindowNeed]] = {}
+    changes: dict[int, int] = {}
+    for rank, position in positions.items():
+        crossing: list[int] = []
+        for lane in rank_lanes[rank]:
+            # A step reads several windows of a lane where they are smaller than its share.
+            ahead = _AHEAD + lanes.share(lane) // lanes.spec.window
+            found = lane_needs(lanes, lane, position, stop, ahead)
+            crossing += [n.last + 1 for n in found[:1]]
+            for need in found:
+                distance = need.first - position
+                if need.key not in needs or distance < needs[need.key][0]:
+                    needs[need.key] = (distance, need)
+        changes[rank] = min(crossing, default=position + 1)
+    return sorted(needs.values(), key=lambda item: (item[0], item[1].key)), changes

@@ -11,26 +11,27 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
+from itertools import islice
 
 from lanefeed_core.lanes import Lanes
 from lanefeed_core.layout import Column
 from lanefeed_sidecar.errors import SidecarError
 from lanefeed_sidecar.formats.chunk import Chunk
 from lanefeed_sidecar.pipeline.fronts import Fronts, too_large
-from lanefeed_sidecar.pipeline.needs import PAD_WINDOW, WindowKey, WindowNeed, lane_needs
+from lanefeed_sidecar.pipeline.needs import PAD_WINDOW, WindowKey, WindowNeed, nearest
 from lanefeed_sidecar.pipeline.pieces import RowGroupKey, RowGroups, window_order, window_pieces, window_rows
 from lanefeed_sidecar.pipeline.stats import Stats
-from lanefeed_sidecar.pipeline.tasks import Task
+from lanefeed_sidecar.pipeline.tasks import Fits, Task
 from lanefeed_sidecar.pipeline.window import BufferPool, Window
 
-__all__ = ["Store", "Task"]
+__all__ = ["Fits", "Store", "Task"]
 
-#: Windows per lane that are opened at most: the current one and two ahead.
-_AHEAD = 3
 #: Row groups that decode to more than this share of the budget are streamed in pieces.
 _STREAM_SHARE = 4
 #: Windows of rows whose sizes nobody knew may take so much more than the budget.
 _OVER_BYTES = 32 << 20
+#: Who takes only some of the work looks so far.
+_LOOK = 4
 #: How often waiters look whether they were cancelled; they are woken for everything else.
 _LOOK_AGAIN_SECONDS = 0.1
 
@@ -56,8 +57,9 @@ class Store:
         `reserve`: bytes of the budget that windows leave to row groups being decoded.
         """
         lock = threading.RLock()
-        #: Decode threads wait for work on it, fill threads for whole windows on the other: few wake-ups are for both.
-        self.changed, self.ready = threading.Condition(lock), threading.Condition(lock)
+        #: Decode threads wait for work on it, fill threads for whole windows, decode threads that take only some of the
+        #: work for other windows: few wake-ups are for all.
+        self.changed, self.ready, self.spare = (threading.Condition(lock) for _ in range(3))
         self.pool = BufferPool(budget // 2)
         self._lanes, self._groups, self._columns = lanes, groups, columns
         self._rank_lanes, self._stop, self._budget, self._row_bytes = rank_lanes, stop, budget, row_bytes
@@ -94,8 +96,8 @@ class Store:
             self._wake()
 
     def _wake(self) -> None:
-        self.changed.notify_all()
-        self.ready.notify_all()
+        for condition in (self.changed, self.ready, self.spare):
+            condition.notify_all()
 
     def position(self, rank: int) -> int | None:
         """Where the rank is; None if nothing is read for it."""
@@ -123,20 +125,8 @@ class Store:
         """Recompute what is needed, drop what is not, open what fits."""
         if self._closed:
             return
-        needs: dict[WindowKey, tuple[int, WindowNeed]] = {}
-        for rank, position in self._positions.items():
-            crossing: list[int] = []
-            for lane in self._rank_lanes[rank]:
-                # A step reads several windows of a lane where they are smaller than its share.
-                ahead = _AHEAD + self._lanes.share(lane) // self._lanes.spec.window
-                found = lane_needs(self._lanes, lane, position, self._stop, ahead)
-                crossing += [n.last + 1 for n in found[:1]]
-                for need in found:
-                    distance = need.first - position
-                    if need.key not in needs or distance < needs[need.key][0]:
-                        needs[need.key] = (distance, need)
-            self._recompute_at[rank] = min(crossing, default=position + 1)
-        self._order = sorted(needs.values(), key=lambda item: (item[0], item[1].key))
+        self._order, self._recompute_at = nearest(self._lanes, self._rank_lanes, self._positions, self._stop)
+        needs = {need.key for _, need in self._order}
         for key in [k for k in self._windows if k not in needs]:
             self._drop(key)
         self._open()
@@ -200,18 +190,20 @@ class Store:
 
     # ---- work --------------------------------------------------------------------------------------------------
 
-    def next_task(self, *, cancelled: Callable[[], bool], patience: float = math.inf) -> Task | None:
+    def next_task(
+        self, *, cancelled: Callable[[], bool], patience: float = math.inf, fits: Fits | None = None
+    ) -> Task | None:
         """The row group to decode next; waits for one. None when cancelled, or after `patience` seconds without."""
         began = time.monotonic()
+        task = None
         with self.changed:
             while not (self._closed or cancelled()) and time.monotonic() - began < patience:
-                task = self._choose()
+                task = self.choose(fits)
                 if task:
-                    self._stats.wait("decode", self._idle_on, time.monotonic() - began)
-                    return task
-                self.changed.wait(min(_LOOK_AGAIN_SECONDS, patience))
+                    break
+                (self.spare if fits else self.changed).wait(min(_LOOK_AGAIN_SECONDS, patience))
             self._stats.wait("decode", self._idle_on, time.monotonic() - began)
-        return None
+        return task
 
     def kept(self) -> dict[RowGroupKey, Chunk]:
         """Decoded row groups that are kept in memory for later windows."""
@@ -225,8 +217,12 @@ class Store:
             if window is not None and not (window.whole or window.error):
                 yield from (g for g in window.pieces if g in window.waiting and g not in self._busy)
 
-    def _choose(self) -> Task | None:
-        group = next(self._candidates(), None)
+    def _fitting(self, fits: Fits | None) -> Iterator[RowGroupKey]:
+        return self._candidates() if fits is None else filter(fits, islice(self._candidates(), _LOOK))
+
+    def choose(self, fits: Fits | None = None) -> Task | None:
+        """The row group that is needed first, of those of the next few that `fits` takes. The lock is held."""
+        group = next(self._fitting(fits), None)
         return None if group is None else self._make_task(group)
 
     def _make_task(self, group: RowGroupKey) -> Task | None:
@@ -333,7 +329,7 @@ class Store:
         """
         began = time.monotonic()
         with self.changed:
-            while not self._readable(needed):
+            while not self.readable(needed):
                 if self._closed or cancelled() or self._positions.get(rank) != step:
                     return None
                 if any(key not in self._windows for key in needed):
@@ -349,7 +345,8 @@ class Store:
         self._stats.wait("assemble", "decode", time.monotonic() - began)
         return found
 
-    def _readable(self, keys: list[WindowKey]) -> bool:
+    def readable(self, keys: list[WindowKey]) -> bool:
+        """Whether all are whole. The lock is held. Raises the error of one that cannot be."""
         found = [self._windows.get(key) for key in keys]
         errors = [window.error for window in found if window is not None and window.error]
         if errors:

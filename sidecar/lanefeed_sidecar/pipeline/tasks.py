@@ -1,12 +1,16 @@
 """What a decode thread is given to do: made by the store, done by `decode`."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from lanefeed_sidecar.formats.chunk import Chunk
 from lanefeed_sidecar.pipeline.pieces import RowGroupKey
 from lanefeed_sidecar.pipeline.window import Window
 
-__all__ = ["Task"]
+__all__ = ["Fits", "Task"]
+
+#: Whether somebody takes the work on a row group.
+Fits = Callable[[RowGroupKey], bool]
 
 
 @dataclass(slots=True)
