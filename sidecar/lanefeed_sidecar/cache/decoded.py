@@ -105,8 +105,7 @@ class DecodedCache:
         name = self._name(group)
         opened = self._disk.open(name)
         if opened is None:
-            with self._lock:
-                self._known.pop(group, None)
+            self._forget(group)
             return None
         fd, size = opened
         try:
@@ -115,6 +114,7 @@ class DecodedCache:
             self._stats.add(disk_cache_damaged=1)
             log.warning("entry %s of the cache is damaged (%s): it is removed and decoded again", name, error)
             self._disk.remove(name)
+            self._forget(group)
             return None
         finally:
             os.close(fd)
@@ -126,6 +126,10 @@ class DecodedCache:
         with self._lock:
             self._known[group] = _Known(name, need)
             heapq.heappush(self._heap, (-need, group))
+
+    def _forget(self, group: "RowGroupKey") -> None:
+        with self._lock:
+            self._known.pop(group, None)
 
     # ---- writing -----------------------------------------------------------------------------------------------
 

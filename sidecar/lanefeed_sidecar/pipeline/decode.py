@@ -118,12 +118,8 @@ class Workers:
         return self._cache is not None and self._cache.knows(group) and not self._store.streams(group)
 
     def help(self, task: Task) -> None:
-        """Do what a decode thread would, in the caller's."""
-        readers: Readers = OrderedDict()
-        try:
-            self._do(task, readers)
-        finally:
-            _close(readers)
+        """Fill the task's windows out of the cache, in the caller's thread; what is not there is left to others."""
+        self._do(task, None)
 
     def _run(self, fits: Fits | None) -> None:
         with contextlib.suppress(OSError):
@@ -146,7 +142,8 @@ class Workers:
                 # While this thread waits it holds no memory that nobody counts.
                 del task, chunk
         finally:
-            _close(readers)
+            for reader, _ in readers.values():
+                reader.close()
             if self._stopped.is_set():
                 self._flows.close()
 
@@ -172,11 +169,15 @@ class Workers:
         self._stats.spend(cache_write=taken)
         return True
 
-    def _do(self, task: Task, readers: Readers) -> Chunk | None:
-        """Fill the task's windows; the chunk if it was decoded just now and whole."""
+    def _do(self, task: Task, readers: Readers | None) -> Chunk | None:
+        """Fill the task's windows; the chunk if it was decoded just now and whole. Without readers nothing is."""
         for attempt in range(1, _TRIES + 1):
             try:
-                chunk, decoded = self._fill(task, readers)
+                filled = self._fill(task, readers)
+                if filled is None:
+                    self._store.give_back(task)
+                    return None
+                chunk, decoded = filled
                 self._trust(task.group)
                 self._store.done(task, chunk)
                 return chunk if decoded else None
@@ -202,8 +203,10 @@ class Workers:
         log.error("%s", error)
         self._store.failed(task, error)
 
-    def _fill(self, task: Task, readers: Readers) -> tuple[Chunk | None, bool]:
-        """Get and scatter the row group: (the chunk, if it came whole; whether it was decoded)."""
+    def _fill(self, task: Task, readers: Readers | None) -> tuple[Chunk | None, bool] | None:
+        """Get and scatter the row group: (the chunk, if it came whole; whether it was decoded). None: it would have to
+        be, and there are no readers for that.
+        """
         if task.chunk is not None:
             self._stats.add(cache_hits=1)
             self._scatter(task, task.chunk, 0)
@@ -218,6 +221,8 @@ class Workers:
                 self._stats.spend(cache_read=time.perf_counter() - began)
                 self._scatter(task, kept, 0, there=into)
                 return None if into else kept, False
+        if readers is None:
+            return None
         reader = self._reader(task.group.shard, readers)
         self._weigh(task.group, reader)
         size = self._groups.nbytes(task.group)
@@ -320,11 +325,11 @@ class Workers:
         else:
             self._stats.spend(scatter=time.perf_counter() - began[0])
 
-    def _distrust(self, group: RowGroupKey, readers: Readers) -> None:
+    def _distrust(self, group: RowGroupKey, readers: Readers | None) -> None:
         """Reading it failed: until it works its shard is opened anew for each row group, by whichever thread."""
         self._failed.add(group)
         self._turns[group.shard] = self._turns.get(group.shard, 0) + 1
-        broken = readers.pop(group.shard, None)
+        broken = readers.pop(group.shard, None) if readers else None
         if broken:
             broken[0].close()
         self._flows.keep(lambda other: other.shard != group.shard)
@@ -348,11 +353,6 @@ class Workers:
             self._stats.spend(read=time.perf_counter() - began)
         readers[shard] = reader, now
         return reader
-
-
-def _close(readers: Readers) -> None:
-    for reader, _ in readers.values():
-        reader.close()
 
 
 def _keys(task: Task) -> list[WindowKey]:

@@ -257,12 +257,11 @@ class Store:
                 if self._windows.get(window.key) is not window:
                     window.close(self.pool)
             self._stats.add(windows=len(finished))
-            self._ended(task)
+            self.give_back(task)
             if not self._wanted(task.group):
                 self._kept.pop(task.group, None)
             elif chunk is not None and self.used() + chunk.nbytes <= self._budget - self._reserve:
                 self._kept[task.group] = chunk
-            self.changed.notify_all()
             if finished:
                 self.ready.notify_all()
 
@@ -273,12 +272,15 @@ class Store:
         with self.changed:
             for window in task.windows:
                 window.error = error
-            self._ended(task)
+            self.give_back(task)
             self._wake()
 
-    def _ended(self, task: Task) -> None:
-        self._busy.discard(task.group)
-        self._in_flight -= task.size
+    def give_back(self, task: Task) -> None:
+        """Nobody works on it any more; others may."""
+        with self.changed:
+            self._busy.discard(task.group)
+            self._in_flight -= task.size
+            self.changed.notify_all()
 
     def streams(self, group: RowGroupKey) -> bool:
         """Whether the row group is so large that it is decoded in pieces and never kept."""

@@ -42,6 +42,7 @@ class Counting:
 
     def __init__(self) -> None:
         self.reads: list[tuple[int, int]] = []
+        self.threads: list[str] = []
 
     def open_shard(self, manifest: Manifest, shard: int, columns: tuple) -> "Counted":  # type: ignore[type-arg]
         return Counted(self, shard, formats.open_shard(manifest, shard, columns))
@@ -53,6 +54,7 @@ class Counted:
 
     def read(self, row_group: int) -> Chunk:
         self._counting.reads.append((self._shard, row_group))
+        self._counting.threads.append(threading.current_thread().name)
         return self._real.read(row_group)
 
     def weigh(self, row_group: int, most: int):  # type: ignore[no-untyped-def]
@@ -70,7 +72,9 @@ def run(
 ) -> tuple[Counting, Stats]:
     """Read all epochs and check every bit against the source."""
     counting, stats = Counting(), Stats()
-    settings = config(SPEC, epochs=epochs, cache_dir=str(folder), cache_bytes=size, read_ahead_bytes=BUDGET)
+    settings = config(
+        SPEC, epochs=epochs, decode_threads=2, cache_dir=str(folder), cache_bytes=size, read_ahead_bytes=BUDGET
+    )
     engine = Engine(settings, manifest, stats=stats, open_shard=counting.open_shard)
     # Row groups kept in memory would hide the disk.
     engine._store._wanted = lambda group: False  # type: ignore[method-assign]
@@ -106,6 +110,70 @@ def test_damaged_entries_cost_time_and_no_bit(manifest: Manifest, tmp_path: Path
     damaged = stats.snapshot().counts["disk_cache_damaged"]
     assert damaged == sum(1 for n in range(len(entries)) if n % 3 < 2)
     assert len(set(again.reads)) == damaged
+
+
+class Waiting:
+    """Decode threads that ask the cache wait until a fill thread has asked it; who asked is remembered."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.names: list[str] = []
+        self._helped = threading.Event()
+        real = decoded.DecodedCache.get
+
+        def get(cache: decoded.DecodedCache, *args: object) -> Chunk | None:
+            name = threading.current_thread().name
+            self.names.append(name)
+            if name.startswith("decode") and cache._known:
+                assert self._helped.wait(60), "no fill thread helped"
+            else:
+                self._helped.set()
+            return real(cache, *args)  # type: ignore[arg-type]
+
+        monkeypatch.setattr(decoded.DecodedCache, "get", get)
+
+
+def _fill_threads(names: list[str]) -> list[str]:
+    return [name for name in names if not name.startswith("decode")]
+
+
+def test_a_fill_thread_that_would_wait_reads_out_of_the_cache_and_decodes_nothing(
+    manifest: Manifest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waiting = Waiting(monkeypatch)
+    counting, _ = run(manifest, tmp_path / "c", epochs=4)
+    assert _fill_threads(waiting.names)
+    assert not _fill_threads(counting.threads)
+
+
+def test_what_a_fill_thread_finds_damaged_or_gone_is_decoded_by_the_others(
+    manifest: Manifest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Entries go as soon as they are known, so that a helper finds nothing; the oracle looks at every bit."""
+    real = decoded.DecodedCache._remember
+
+    def remember(cache: decoded.DecodedCache, group, name: str, need: int) -> None:  # type: ignore[no-untyped-def]
+        real(cache, group, name, need)
+        path = cache._disk.root / name
+        path.write_bytes(b"torn") if group.group % 2 else path.unlink(missing_ok=True)
+
+    monkeypatch.setattr(decoded.DecodedCache, "_remember", remember)
+    waiting = Waiting(monkeypatch)
+    counting, stats = run(manifest, tmp_path / "c", epochs=3)
+    assert _fill_threads(waiting.names)
+    assert not _fill_threads(counting.threads)
+    assert stats.snapshot().counts["disk_cache_damaged"] > 0
+    assert not stats.snapshot().errors
+
+
+def test_of_the_decode_threads_the_last_one_leaves_the_cache_alone(
+    manifest: Manifest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run(manifest, tmp_path / "c", epochs=2)
+    monkeypatch.setattr(decoded.DecodedCache, "knows", lambda *_: True)
+    waiting = Waiting(monkeypatch)
+    run(manifest, tmp_path / "c", epochs=2)
+    assert "decode-1" not in waiting.names
+    assert _fill_threads(waiting.names)
 
 
 def test_the_folder_stays_within_its_size_and_keeps_what_is_needed_first(manifest: Manifest, tmp_path: Path) -> None:
