@@ -57,8 +57,7 @@ class Store:
         `reserve`: bytes of the budget that windows leave to row groups being decoded.
         """
         lock = threading.RLock()
-        #: Decode threads wait for work on it, fill threads for whole windows, decode threads that take only some of the
-        #: work for other windows: few wake-ups are for all.
+        #: Waited on by decode threads, by fill threads, and by decode threads that leave to others what there is.
         self.changed, self.ready, self.spare = (threading.Condition(lock) for _ in range(3))
         self.pool = BufferPool(budget // 2)
         self._lanes, self._groups, self._columns = lanes, groups, columns
@@ -201,7 +200,9 @@ class Store:
                 task = self.choose(fits)
                 if task:
                     break
-                (self.spare if fits else self.changed).wait(min(_LOOK_AGAIN_SECONDS, patience))
+                first = next(self._candidates(), None)
+                leaves = fits is not None and first is not None and not fits(first)
+                (self.spare if leaves else self.changed).wait(min(_LOOK_AGAIN_SECONDS, patience))
             self._stats.wait("decode", self._idle_on, time.monotonic() - began)
         return task
 
@@ -338,12 +339,10 @@ class Store:
                     self._plan()
                     self._wake()
                 self.ready.wait(_LOOK_AGAIN_SECONDS)
-            found = {}
-            for key in wanted:
-                window = self._windows.get(key)
-                if window is not None and window.whole and not window.error:
-                    window.readers += 1
-                    found[key] = window
+            known = {key: self._windows[key] for key in wanted if key in self._windows}
+            found = {key: window for key, window in known.items() if window.whole and not window.error}
+            for window in found.values():
+                window.readers += 1
         self._stats.wait("assemble", "decode", time.monotonic() - began)
         return found
 
