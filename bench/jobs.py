@@ -102,6 +102,8 @@ def _rates(base: Request, wanted: Wanted) -> Iterator[Job]:
             cached = {**base.options, "cache_dir": str(decoded.filled(name)), "cache_bytes": decoded.BYTES}
             yield Job(f"cached.{name}", replace(here, options=cached))
             yield Job(f"caching.{name}", replace(here, options={**cached, "cache_dir": decoded.FRESH}))
+    if not wanted.quick and "W2" in wanted.workloads:
+        yield Job("matrices.W2", replace(base, workload="W2", options={**base.options, "matrices": True}))
     for step in ("busy", "sleep"):
         yield Job(f"{step}.lanefeed.W4", replace(base, step=step, step_ms=STEP_MS))
 

@@ -45,7 +45,12 @@ GOALS = {
     "first_epoch_ratio.W1": ("of pyarrow's decode rate, documents packed", ">= 0.95", lambda v: v >= 0.95),
     "first_epoch_ratio.W3": ("of the rate of its own decoder of images", ">= 0.95", lambda v: v >= 0.95),
     "trainer_cpu_us.W4": ("us of trainer CPU in next() per batch", "<= 20", lambda v: v <= 20),
-    "trainer_cpu_us.W2": ("us of trainer CPU in next() per batch of 73 columns", "<= 20", lambda v: v <= 20),
+    "trainer_cpu_us.matrices.W2": (
+        "the same of 73 columns, as two matrices and a label",
+        "<= 20",
+        lambda v: v <= 20,
+    ),
+    "trainer_cpu_us.W2": ("the same of 73 columns, each looked at", "<= 20", lambda v: v <= 20),
     "stall_percent.busy.W4": ("% waiting, 2 ms steps that hold the GIL", "<= 0.5", lambda v: v <= 0.5),
     "stall_percent.sleep.W4": ("% waiting, 2 ms steps that sleep", "<= 0.5", lambda v: v <= 0.5),
     "first_batch_s.cold": ("s from open() to the first batch, cold", "<= 1", lambda v: v <= 1),

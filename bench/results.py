@@ -60,6 +60,7 @@ def _workload(numbers: dict[str, float], rounds: Rounds, name: str) -> None:
     _put(numbers, f"first_epoch_ratio.{name}", _ratios(rounds, ours, f"decode.{name}"))
     _put(numbers, f"cpu_per_gb_ratio.{name}", _ratios(rounds, ours, f"decode.{name}", "cpu_s_per_gb"))
     _put(numbers, f"trainer_cpu_us.{name}", _values(rounds, ours, "next_cpu_us"), 2)
+    _put(numbers, f"trainer_cpu_us.matrices.{name}", _values(rounds, f"matrices.{name}", "next_cpu_us"), 2)
     _put(numbers, f"trainer_process_cpu_us.{name}", _values(rounds, ours, "process_cpu_us"), 2)
     cached = f"cached.{name}"
     _put(numbers, f"cache_mb_s.{name}", _values(rounds, cached, "mb_s"), 1)

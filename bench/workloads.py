@@ -68,6 +68,9 @@ class Workload:
         return packed | ({"images": list(self.images)} if self.images else {})
 
 
+#: W2's features as a model takes them: one matrix a type. The label is left.
+MATRICES = (tuple(f"f{c}" for c in range(64)), tuple(f"i{c}" for c in range(8)))
+
 WORKLOADS = {
     "W1": Workload(
         name="W1",
