@@ -125,7 +125,11 @@ class DiskCache:
             fd = os.open(self._prefix + name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
         except OSError:
             return None
-        stat = os.fstat(fd)
+        try:
+            stat = os.fstat(fd)
+        except OSError:
+            os.close(fd)
+            return None
         if stat.st_mtime < time.time() - IDLE_SECONDS / 4:
             # Others see by it that the entry is wanted.
             with suppress(OSError):

@@ -62,11 +62,6 @@ class Form:
     runs: tuple[Run, ...]
     end: int
 
-    @property
-    def ragged(self) -> bool:
-        """Whether a column has rows of several lengths."""
-        return any(part.offsets for part in self.parts)
-
     def chunk(self, body: NDArray[np.uint8]) -> Chunk:
         """Views of the body."""
         return Chunk(self.rows, [self._column(body, part) for part in self.parts], self._blocks(body))
@@ -87,8 +82,8 @@ class Form:
 
 #: By description, columns (by identity: a form keeps them alive) and rows.
 _FORMS: dict[tuple[bytes, int, int], Form] = {}
-#: The newest of them, by columns and rows.
-_LIKELY: dict[tuple[int, int], Form] = {}
+#: The only one of them, by columns and rows; None where there are several (nulls, ragged columns).
+_LIKELY: dict[tuple[int, int], Form | None] = {}
 
 
 def form_of(description: bytes, columns: Sequence[Column], rows: int) -> Form:
@@ -101,15 +96,17 @@ def form_of(description: bytes, columns: Sequence[Column], rows: int) -> Form:
     if len(_FORMS) >= _MOST:
         _FORMS.clear()
         _LIKELY.clear()
-    _FORMS[key] = _LIKELY[id(columns), rows] = made
+    _FORMS[key] = made
+    other = _LIKELY.get((id(columns), rows), made)
+    alone = other is not None and other.description == description and not any(part.offsets for part in made.parts)
+    _LIKELY[id(columns), rows] = made if alone else None
     return made
 
 
 def likely_form(columns: Sequence[Column], rows: int) -> Form | None:
     """The form that an entry of so many rows will have; None where that cannot be known before it is read."""
     known = _LIKELY.get((id(columns), rows))
-    # How many elements a ragged column has is another number each time.
-    return known if known is not None and known.columns is columns and not known.ragged else None
+    return known if known is not None and known.columns is columns else None
 
 
 def _read(description: bytes, columns: Sequence[Column], rows: int) -> Form:

@@ -76,7 +76,8 @@ _SECONDS = {
 }
 _WAIT_HELP = (
     "Seconds that a stage of the sidecar waited, and on what. fill on slot: the trainer is slower than the data. "
-    "assemble on decode: the data is slower than the trainer. decode on budget: read-ahead is full. "
+    "assemble on decode: the data is slower than the trainer; on cache: the same, and it reads entries of the decoded "
+    "cache meanwhile. decode on budget: read-ahead is full. "
     "decode on fetch: the store is slower than decoding."
 )
 

@@ -24,8 +24,9 @@ from lanefeed_sidecar.formats.flow import BUFFER_BYTES, PIECE_BYTES
 from lanefeed_sidecar.pipeline.flows import Flow, Flows, ranges
 from lanefeed_sidecar.pipeline.needs import WindowKey
 from lanefeed_sidecar.pipeline.pieces import RowGroupKey, RowGroups
+from lanefeed_sidecar.pipeline.share import Share
 from lanefeed_sidecar.pipeline.stats import Stats
-from lanefeed_sidecar.pipeline.store import Fits, Store, Task
+from lanefeed_sidecar.pipeline.store import Store, Task
 
 __all__ = ["Workers"]
 
@@ -82,13 +83,9 @@ class Workers:
         self._turns: dict[int, int] = {}
         self._sleep, self._rng = sleep, rng
         self._stopped = threading.Event()
-        fits: list[Fits | None] = [None] * threads
-        if threads > 1 and cache is not None:
-            fits[-1] = self._decodes
-        self._threads = [
-            threading.Thread(target=self._run, args=(fit,), name=f"decode-{i}", daemon=True)
-            for i, fit in enumerate(fits)
-        ]
+        if cache is not None:
+            store.share = Share(self._reads, max(1, threads - 1))
+        self._threads = [threading.Thread(target=self._run, name=f"decode-{i}", daemon=True) for i in range(threads)]
 
     def start(self) -> None:
         """Start the threads."""
@@ -107,13 +104,7 @@ class Workers:
             if thread.is_alive():
                 thread.join(5)
 
-    def _decodes(self, group: RowGroupKey) -> bool:
-        """What the last thread takes. Out of the cache, threads wait more for each other's GIL than they do: one fewer
-        is quicker, with a fill thread that reads while it waits (`help`).
-        """
-        return not self.reads(group)
-
-    def reads(self, group: RowGroupKey) -> bool:
+    def _reads(self, group: RowGroupKey) -> bool:
         """Whether the row group need not be decoded, as far as is known."""
         return self._cache is not None and self._cache.knows(group) and not self._store.streams(group)
 
@@ -121,7 +112,7 @@ class Workers:
         """Fill the task's windows out of the cache, in the caller's thread; what is not there is left to others."""
         self._do(task, None)
 
-    def _run(self, fits: Fits | None) -> None:
+    def _run(self) -> None:
         with contextlib.suppress(OSError):
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICE)
         readers: Readers = OrderedDict()
@@ -129,7 +120,7 @@ class Workers:
         try:
             while not self._stopped.is_set():
                 began = time.monotonic()
-                task = self._store.next_task(cancelled=self._stopped.is_set, patience=self._patience(), fits=fits)
+                task = self._store.next_task(cancelled=self._stopped.is_set, patience=self._patience())
                 taken = time.monotonic()
                 allowance.idled(taken - began)
                 if task is None:

@@ -105,7 +105,7 @@ class Engine:
             stats=stats,
             cache=self._cache,
         )
-        self._help = Help(self._store, self._workers) if self._cache is not None else None
+        self._help = Help(self._store, self._workers, stats) if self._cache is not None else None
         self._ramp = dict.fromkeys(self.ranks, 1)
         self._steps_by_rows: dict[int, int] = {}
         self._full_slices: dict[int, list[LaneSlice]] = {}
@@ -182,7 +182,7 @@ class Engine:
         copies = frame_copies(self.lanes, self._slices_at(rank, shape.step), shape)
         first = frame_keys([c for c in copies if c.step == 0])
         if self._help is not None:
-            self._help.until(first, cancelled)
+            self._help.until(rank, step, first, cancelled)
         windows = self._store.acquire(rank, step, first, frame_keys(copies), cancelled)
         if windows is None:
             return None

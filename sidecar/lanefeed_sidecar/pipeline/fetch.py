@@ -18,7 +18,7 @@ from lanefeed_core.manifest import Manifest
 from lanefeed_sidecar.formats.remote import RemoteShards
 from lanefeed_sidecar.pipeline.pieces import RowGroupKey
 from lanefeed_sidecar.pipeline.stats import Stats
-from lanefeed_sidecar.pipeline.store import Fits, Store, Task
+from lanefeed_sidecar.pipeline.store import Store, Task
 from lanefeed_sidecar.sources.names import is_remote, join
 
 __all__ = ["AheadStore", "Fetch", "raw_budget", "remote_shards"]
@@ -63,13 +63,14 @@ class AheadStore(Store):
         """Row groups in the hands of decode threads. The lock is held."""
         return self._busy
 
-    def choose(self, fits: Fits | None = None) -> Task | None:
+    def choose(self, *, helping: bool = False) -> Task | None:
         """As `Store.choose`; of what is not there yet, nothing."""
         waits = False
-        for group in self._fitting(fits):
+        for group in self.share.open_to(self._candidates(), helping=helping):
             if group in self._kept or self.fetched(group):
-                task = self._make_task(group)
-                if task is not None:
+                task = self._take(group, helping)
+                # Who only helps may have to give it back, with its bytes.
+                if task is not None and not helping:
                     self.taken(group)
                 return task
             waits = True

@@ -5,10 +5,12 @@ fill thread at a time: more would wait for each other's GIL. Nothing is decoded 
 frames. Called by the engine.
 """
 
+import time
 from collections.abc import Callable
 
 from lanefeed_sidecar.pipeline.decode import Workers
 from lanefeed_sidecar.pipeline.needs import WindowKey
+from lanefeed_sidecar.pipeline.stats import Stats
 from lanefeed_sidecar.pipeline.store import Store, Task
 
 __all__ = ["Help"]
@@ -17,25 +19,30 @@ __all__ = ["Help"]
 class Help:
     """What fill threads of one engine do while their windows are not whole."""
 
-    def __init__(self, store: Store, workers: Workers) -> None:
+    def __init__(self, store: Store, workers: Workers, stats: Stats) -> None:
         """Nothing is done yet."""
-        self._store, self._workers = store, workers
+        self._store, self._workers, self._stats = store, workers, stats
         #: Guarded by the store's lock.
         self._helping = False
 
-    def until(self, needed: list[WindowKey], cancelled: Callable[[], bool]) -> None:
-        """Read until the windows are whole, or nothing is left to read. Raises the error of a window."""
-        while not cancelled() and (task := self._take(needed)) is not None:
+    def until(self, rank: int, step: int, needed: list[WindowKey], cancelled: Callable[[], bool]) -> None:
+        """Read until the windows are whole, nothing is left to read, or the rank was moved away from `step`.
+
+        Raises the error of a window.
+        """
+        began = time.monotonic()
+        while not cancelled() and (task := self._take(rank, step, needed)) is not None:
             try:
                 self._workers.help(task)
             finally:
                 with self._store.changed:
                     self._helping = False
+        self._stats.wait("assemble", "cache", time.monotonic() - began)
 
-    def _take(self, needed: list[WindowKey]) -> Task | None:
+    def _take(self, rank: int, step: int, needed: list[WindowKey]) -> Task | None:
         with self._store.changed:
-            if self._helping or self._store.readable(needed):
+            if self._helping or self._store.position(rank) != step or self._store.readable(needed):
                 return None
-            task = self._store.choose(self._workers.reads)
+            task = self._store.choose(helping=True)
             self._helping = task is not None
             return task

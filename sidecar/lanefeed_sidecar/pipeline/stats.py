@@ -36,7 +36,7 @@ class Stats:
     remote_credentials (read anew).
     Seconds: read (opening and checking shards), decode (reading and decoding row groups), decode_cpu (CPU time of it),
     scatter, assemble, cache_read, cache_write (the decoded cache on disk).
-    Waits: ("decode", "budget" | "work" | "fetch"), ("assemble", "decode").
+    Waits: ("decode", "budget" | "work" | "fetch"), ("assemble", "decode" | "cache").
     """
 
     def __init__(self) -> None:

@@ -11,7 +11,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
-from itertools import islice
 
 from lanefeed_core.lanes import Lanes
 from lanefeed_core.layout import Column
@@ -20,18 +19,17 @@ from lanefeed_sidecar.formats.chunk import Chunk
 from lanefeed_sidecar.pipeline.fronts import Fronts, too_large
 from lanefeed_sidecar.pipeline.needs import PAD_WINDOW, WindowKey, WindowNeed, nearest
 from lanefeed_sidecar.pipeline.pieces import RowGroupKey, RowGroups, window_order, window_pieces, window_rows
+from lanefeed_sidecar.pipeline.share import Share
 from lanefeed_sidecar.pipeline.stats import Stats
-from lanefeed_sidecar.pipeline.tasks import Fits, Task
+from lanefeed_sidecar.pipeline.tasks import Task
 from lanefeed_sidecar.pipeline.window import BufferPool, Window
 
-__all__ = ["Fits", "Store", "Task"]
+__all__ = ["Store", "Task"]
 
 #: Row groups that decode to more than this share of the budget are streamed in pieces.
 _STREAM_SHARE = 4
 #: Windows of rows whose sizes nobody knew may take so much more than the budget.
 _OVER_BYTES = 32 << 20
-#: Who takes only some of the work looks so far.
-_LOOK = 4
 #: How often waiters look whether they were cancelled; they are woken for everything else.
 _LOOK_AGAIN_SECONDS = 0.1
 
@@ -59,7 +57,7 @@ class Store:
         lock = threading.RLock()
         #: Waited on by decode threads, by fill threads, and by decode threads that leave to others what there is.
         self.changed, self.ready, self.spare = (threading.Condition(lock) for _ in range(3))
-        self.pool = BufferPool(budget // 2)
+        self.pool, self.share = BufferPool(budget // 2), Share()
         self._lanes, self._groups, self._columns = lanes, groups, columns
         self._rank_lanes, self._stop, self._budget, self._row_bytes = rank_lanes, stop, budget, row_bytes
         self._reserve, self._stats = reserve, stats
@@ -100,8 +98,7 @@ class Store:
 
     def position(self, rank: int) -> int | None:
         """Where the rank is; None if nothing is read for it."""
-        with self.changed:
-            return self._positions.get(rank)
+        return self._positions.get(rank)
 
     def advance(self, rank: int, since: int, step: int) -> None:
         """The rank was served from `since` up to `step`; a seek in between wins. Cheap unless a window was passed."""
@@ -125,8 +122,7 @@ class Store:
         if self._closed:
             return
         self._order, self._recompute_at = nearest(self._lanes, self._rank_lanes, self._positions, self._stop)
-        needs = {need.key for _, need in self._order}
-        for key in [k for k in self._windows if k not in needs]:
+        for key in self._windows.keys() - {need.key for _, need in self._order}:
             self._drop(key)
         self._open()
         self._fronts.find(self._windows)
@@ -189,20 +185,15 @@ class Store:
 
     # ---- work --------------------------------------------------------------------------------------------------
 
-    def next_task(
-        self, *, cancelled: Callable[[], bool], patience: float = math.inf, fits: Fits | None = None
-    ) -> Task | None:
+    def next_task(self, *, cancelled: Callable[[], bool], patience: float = math.inf) -> Task | None:
         """The row group to decode next; waits for one. None when cancelled, or after `patience` seconds without."""
         began = time.monotonic()
         task = None
         with self.changed:
             while not (self._closed or cancelled()) and time.monotonic() - began < patience:
-                task = self.choose(fits)
-                if task:
+                if task := self.choose():
                     break
-                first = next(self._candidates(), None)
-                leaves = fits is not None and first is not None and not fits(first)
-                (self.spare if leaves else self.changed).wait(min(_LOOK_AGAIN_SECONDS, patience))
+                (self.spare if self.share.left else self.changed).wait(min(_LOOK_AGAIN_SECONDS, patience))
             self._stats.wait("decode", self._idle_on, time.monotonic() - began)
         return task
 
@@ -218,13 +209,18 @@ class Store:
             if window is not None and not (window.whole or window.error):
                 yield from (g for g in window.pieces if g in window.waiting and g not in self._busy)
 
-    def _fitting(self, fits: Fits | None) -> Iterator[RowGroupKey]:
-        return self._candidates() if fits is None else filter(fits, islice(self._candidates(), _LOOK))
+    def choose(self, *, helping: bool = False) -> Task | None:
+        """The row group that is needed first, of those that one may take (`share`). The lock is held."""
+        group = next(self.share.open_to(self._candidates(), helping=helping), None)
+        return None if group is None else self._take(group, helping)
 
-    def choose(self, fits: Fits | None = None) -> Task | None:
-        """The row group that is needed first, of those of the next few that `fits` takes. The lock is held."""
-        group = next(self._fitting(fits), None)
-        return None if group is None else self._make_task(group)
+    def _take(self, group: RowGroupKey, helping: bool) -> Task | None:
+        task = self._make_task(group)
+        if task is None:
+            self.share.left = False
+        elif not helping and not self.share.begin(group):
+            self.spare.notify_all()  # one fewer reads
+        return task
 
     def _make_task(self, group: RowGroupKey) -> Task | None:
         chunk, size = self._kept.get(group), 0
@@ -258,11 +254,12 @@ class Store:
                 if self._windows.get(window.key) is not window:
                     window.close(self.pool)
             self._stats.add(windows=len(finished))
-            self.give_back(task)
+            self._ended(task)
             if not self._wanted(task.group):
                 self._kept.pop(task.group, None)
             elif chunk is not None and self.used() + chunk.nbytes <= self._budget - self._reserve:
                 self._kept[task.group] = chunk
+            self.changed.notify_all()
             if finished:
                 self.ready.notify_all()
 
@@ -273,15 +270,19 @@ class Store:
         with self.changed:
             for window in task.windows:
                 window.error = error
-            self.give_back(task)
+            self._ended(task)
             self._wake()
 
+    def _ended(self, task: Task) -> None:
+        self._busy.discard(task.group)
+        self.share.end(task.group)
+        self._in_flight -= task.size
+
     def give_back(self, task: Task) -> None:
-        """Nobody works on it any more; others may."""
+        """It is not to be had where it was looked for: others may take it."""
         with self.changed:
-            self._busy.discard(task.group)
-            self._in_flight -= task.size
-            self.changed.notify_all()
+            self._ended(task)
+            self._wake()
 
     def streams(self, group: RowGroupKey) -> bool:
         """Whether the row group is so large that it is decoded in pieces and never kept."""

@@ -1,18 +1,20 @@
 """The engine with the decoded cache: the very same bytes, fewer decodes, whatever happens to the folder."""
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from lanefeed_core.manifest import Manifest
+from lanefeed_core.podconfig import PodConfig
 from lanefeed_core.stream import StreamSpec
 from lanefeed_sidecar import formats
 from lanefeed_sidecar.cache import Allowance, decoded
 from lanefeed_sidecar.formats import Chunk, FixedChunk
 from lanefeed_sidecar.pipeline import Engine, Stats, slabs
+from lanefeed_sidecar.pipeline.needs import WindowKey
 from support.frames_oracle import Reader, Slot, config, drain, write_shards
 
 SPEC = StreamSpec(seed=5, global_batch_size=8, lanes=3, window=16)
@@ -67,8 +69,19 @@ class Counted:
         self._real.close()
 
 
+def _settings(folder: Path, epochs: int, size: int = 1 << 30) -> PodConfig:
+    options = {"decode_threads": 2, "cache_dir": str(folder), "cache_bytes": size, "read_ahead_bytes": BUDGET}
+    return config(SPEC, epochs=epochs, **options)
+
+
 def run(
-    manifest: Manifest, folder: Path, *, epochs: int = 3, size: int = 1 << 30, stop: int = 0
+    manifest: Manifest,
+    folder: Path,
+    *,
+    epochs: int = 3,
+    size: int = 1 << 30,
+    stop: int = 0,
+    start: Callable[[Engine], None] = Engine.start,
 ) -> tuple[Counting, Stats]:
     """Read all epochs and check every bit against the source."""
     counting, stats = Counting(), Stats()
@@ -78,7 +91,7 @@ def run(
     engine = Engine(settings, manifest, stats=stats, open_shard=counting.open_shard)
     # Row groups kept in memory would hide the disk.
     engine._store._wanted = lambda group: False  # type: ignore[method-assign]
-    engine.start()
+    start(engine)
     try:
         drain(engine, 0, Slot(engine.slot_bytes), Reader(engine, 1), 0, stop)
     finally:
@@ -112,68 +125,58 @@ def test_damaged_entries_cost_time_and_no_bit(manifest: Manifest, tmp_path: Path
     assert len(set(again.reads)) == damaged
 
 
-class Waiting:
-    """Decode threads that ask the cache wait until a fill thread has asked it; who asked is remembered."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.names: list[str] = []
-        self._helped = threading.Event()
-        real = decoded.DecodedCache.get
-
-        def get(cache: decoded.DecodedCache, *args: object) -> Chunk | None:
-            name = threading.current_thread().name
-            self.names.append(name)
-            if name.startswith("decode") and cache._known:
-                assert self._helped.wait(60), "no fill thread helped"
-            else:
-                self._helped.set()
-            return real(cache, *args)  # type: ignore[arg-type]
-
-        monkeypatch.setattr(decoded.DecodedCache, "get", get)
+@pytest.fixture
+def known(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if this process had read every entry already."""
+    monkeypatch.setattr(decoded.DecodedCache, "knows", lambda *_: True)
 
 
-def _fill_threads(names: list[str]) -> list[str]:
-    return [name for name in names if not name.startswith("decode")]
+@pytest.mark.usefixtures("known")
+def test_a_fill_thread_that_would_wait_reads_out_of_the_cache(manifest: Manifest, tmp_path: Path) -> None:
+    """There is not even a decode thread: it delivers every epoch alone, and leaves nothing behind."""
+    run(manifest, tmp_path / "c", epochs=2)
+    counting, stats = run(manifest, tmp_path / "c", start=lambda _engine: None)
+    assert counting.reads == []
+    assert stats.snapshot().waits["assemble", "cache"] > 0
 
 
-def test_a_fill_thread_that_would_wait_reads_out_of_the_cache_and_decodes_nothing(
+@pytest.mark.usefixtures("known")
+def test_what_a_fill_thread_does_not_find_is_decoded_by_the_others(
     manifest: Manifest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    waiting = Waiting(monkeypatch)
-    counting, _ = run(manifest, tmp_path / "c", epochs=4)
-    assert _fill_threads(waiting.names)
-    assert not _fill_threads(counting.threads)
+    """Decode threads begin when it has looked in vain, and entries that were there are torn."""
+    run(manifest, tmp_path / "c", epochs=2)
+    for path in sorted(tmp_path.glob("c/*/*"))[::2]:
+        path.write_bytes(b"torn")
+    looked = threading.Event()
+    real = decoded.DecodedCache.get
 
+    def get(cache: decoded.DecodedCache, *args: object) -> Chunk | None:
+        found = real(cache, *args)  # type: ignore[arg-type]
+        if found is None:
+            looked.set()
+        return found
 
-def test_what_a_fill_thread_finds_damaged_or_gone_is_decoded_by_the_others(
-    manifest: Manifest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Entries go as soon as they are known, so that a helper finds nothing; the oracle looks at every bit."""
-    real = decoded.DecodedCache._remember
+    def start(engine: Engine) -> None:
+        threading.Thread(target=lambda: looked.wait(60) and engine.start(), daemon=True).start()
 
-    def remember(cache: decoded.DecodedCache, group, name: str, need: int) -> None:  # type: ignore[no-untyped-def]
-        real(cache, group, name, need)
-        path = cache._disk.root / name
-        path.write_bytes(b"torn") if group.group % 2 else path.unlink(missing_ok=True)
-
-    monkeypatch.setattr(decoded.DecodedCache, "_remember", remember)
-    waiting = Waiting(monkeypatch)
-    counting, stats = run(manifest, tmp_path / "c", epochs=3)
-    assert _fill_threads(waiting.names)
-    assert not _fill_threads(counting.threads)
+    monkeypatch.setattr(decoded.DecodedCache, "get", get)
+    counting, stats = run(manifest, tmp_path / "c", epochs=2, start=start)
+    assert looked.is_set()
+    assert counting.threads
+    assert all(name.startswith("decode") for name in counting.threads)
     assert stats.snapshot().counts["disk_cache_damaged"] > 0
     assert not stats.snapshot().errors
 
 
-def test_of_the_decode_threads_the_last_one_leaves_the_cache_alone(
-    manifest: Manifest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_fill_thread_whose_rank_was_moved_stops_helping(manifest: Manifest, tmp_path: Path) -> None:
     run(manifest, tmp_path / "c", epochs=2)
-    monkeypatch.setattr(decoded.DecodedCache, "knows", lambda *_: True)
-    waiting = Waiting(monkeypatch)
-    run(manifest, tmp_path / "c", epochs=2)
-    assert "decode-1" not in waiting.names
-    assert _fill_threads(waiting.names)
+    engine = Engine(_settings(tmp_path / "c", 2), manifest, stats=Stats())
+    engine.seek(0, 4)
+    assert engine._help is not None
+    engine._help.until(0, 0, [WindowKey(0, 0, 0)], lambda: False)
+    assert engine._stats.snapshot().counts.get("disk_cache_hits", 0) == 0
+    engine.close()
 
 
 def test_the_folder_stays_within_its_size_and_keeps_what_is_needed_first(manifest: Manifest, tmp_path: Path) -> None:

@@ -71,6 +71,23 @@ def test_readers_of_a_removed_entry_read_on(tmp_path: Path) -> None:
     cache.close()
 
 
+def test_an_entry_that_cannot_be_looked_at_is_none_and_is_closed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache = DiskCache(tmp_path, 1000)
+    put(cache, 1)
+    before = len(os.listdir("/proc/self/fd"))
+
+    def stale(_fd: int) -> os.stat_result:
+        raise OSError(116, "Stale file handle")
+
+    monkeypatch.setattr(os, "fstat", stale)
+    assert cache.open(f"{KEY}/1") is None
+    monkeypatch.undo()
+    assert len(os.listdir("/proc/self/fd")) == before
+    cache.close()
+
+
 def test_a_link_is_not_followed(tmp_path: Path) -> None:
     cache = DiskCache(tmp_path / "c", 1000)
     (tmp_path / "secret").write_text("of somebody else")

@@ -142,6 +142,22 @@ def test_an_entry_that_is_not_like_the_last_one_is_read_too(into: tuple[int, ...
         assert (None if found is None else found.tolist()) == (None if nulls is None else valid.tolist())
 
 
+def test_entries_that_differ_are_read_once_each(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once it is known that some have nulls and some have none, nobody guesses, and reads twice, any more."""
+    columns = (Column("x", "float64", nullable=True), COLUMNS[1])
+    valid = np.array([1, 0, 1, 1, 0], np.uint8)
+    read: list[int] = []
+    real = os.preadv
+    monkeypatch.setattr(os, "preadv", lambda *args: read.append(1) or real(*args))
+    counts = []
+    for nulls in (None, None, valid, None, valid, valid, None):
+        put(tmp_path / "e", plain(1, nulls))
+        read.clear()
+        get(tmp_path / "e", columns)
+        counts.append(len(read))
+    assert counts == [1, 1, 2, 1, 1, 1, 1]
+
+
 def test_more_columns_than_one_call_reads(tmp_path: Path) -> None:
     columns = tuple(Column(f"w{i}", "int16", (4,)) for i in range(700))
     values = [np.full((ROWS, 4), i, np.int16) for i in range(700)]
