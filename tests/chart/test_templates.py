@@ -347,3 +347,12 @@ def test_one_registry_and_tag_are_enough_for_both_images() -> None:
     container = one(objects, "Deployment")["spec"]["template"]["spec"]["containers"][0]
     assert container["image"] == "registry.test/x/lanefeed-operator:1.3"
     assert environment(objects)[f"{PREFIX}SIDECAR_IMAGE"] == "registry.test/x/lanefeed-sidecar:1.2"
+
+
+@pytest.mark.parametrize(("given", "shown"), [(1_000_660_000, "1000660000"), (65532, "65532"), ("cluster", "cluster")])
+def test_users_and_groups_are_written_in_full(given: object, shown: str) -> None:
+    """Numbers of a values file are floats to Helm, which writes a million as 1e+06."""
+    found = template(values={"sidecar": {"user": given, "sharedGroup": given}})
+    (container,) = one(found, "Deployment")["spec"]["template"]["spec"]["containers"]
+    values = {entry["name"]: entry.get("value") for entry in container["env"]}
+    assert values[f"{PREFIX}SIDECAR_USER"] == values[f"{PREFIX}SHARED_GROUP"] == shown

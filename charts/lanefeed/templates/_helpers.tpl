@@ -89,3 +89,8 @@ app.kubernetes.io/part-of: lanefeed
   verbs: [get, create, delete]
 {{- end }}
 {{- end }}
+
+{{/* A user or group: a number that --values makes a float, or "cluster". */}}
+{{- define "lanefeed.identity" -}}
+{{- if kindIs "string" . }}{{ . | quote }}{{ else }}{{ int64 . | quote }}{{ end }}
+{{- end }}

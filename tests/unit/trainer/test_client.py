@@ -4,7 +4,6 @@ import gc
 import logging
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,24 +14,6 @@ import lanefeed
 from lanefeed._client.session import Session
 from lanefeed_core.proto import lanefeed_pb2 as pb
 from support.scripted_server import Script, refuse
-
-
-@pytest.fixture
-def folder(shm_root: Path) -> Iterator[Path]:
-    import shutil
-
-    path = shm_root / "pod"
-    path.mkdir()
-    yield path
-    shutil.rmtree(path)
-
-
-@pytest.fixture
-def server(folder: Path) -> Iterator[Script]:
-    script = Script(folder)
-    script.start()
-    yield script
-    script.stop()
 
 
 def connect(folder: Path, **kwargs: Any) -> lanefeed.Loader:
@@ -341,6 +322,25 @@ def test_a_commit_outlives_a_lost_session(server: Script, folder: Path) -> None:
         with pytest.raises(lanefeed.CommitRefused, match="was replaced"):
             loader.commit("b")
         server.on_commit = lambda _m, _c: None
+
+
+def test_a_commit_that_meets_a_session_being_closed_takes_the_next_one(
+    server: Script, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, tries = Session.commit, []
+
+    def closing(self: Session, *args: Any) -> Any:
+        tries.append(self)
+        if len(tries) == 1:
+            self.close()
+        return real(self, *args)
+
+    monkeypatch.setattr(Session, "commit", closing)
+    with connect(folder) as loader:
+        next(iter(loader))
+        loader.commit("a")
+        assert len(tries) >= 2
+        assert [(c.start, c.stop, c.name) for c in server.commits] == [(0, 1, "a")]
 
 
 def test_a_commit_that_nobody_takes_has_a_deadline(server: Script, folder: Path) -> None:

@@ -223,6 +223,8 @@ class GrpcFeed:
     def _commit(self, session: Session, commit: pb.RankCommit, end: float) -> pb.CommitReply | None:
         """One try, with a word every 10 seconds; None where the session was closed meanwhile."""
         future = session.commit(commit, self.target.plan_generation, max(0.1, end - time.monotonic()))
+        if future is None:
+            return None
         while True:
             try:
                 reply: pb.CommitReply = future.result(timeout=WORD_SECONDS)
@@ -272,6 +274,7 @@ class GrpcFeed:
     def _end_life(self) -> None:
         life, self._life = self._life, None
         if life is not None:
+            life.inbox.discard()
             life.end()
 
     def close(self) -> None:

@@ -37,6 +37,7 @@ class Inbox:
         self._bell = threading.Event()
         self._events: deque[Event] = deque()
         self._session: Session | None = None
+        self._over = False
         #: Total step after the last frame that was received, and number of the session's next frame.
         self.next_step = start
         self._number = 0
@@ -48,6 +49,8 @@ class Inbox:
     def attach(self, session: Session) -> None:
         """Frames come from this session from now on."""
         with self._lock:
+            if self._over:
+                return
             self._session, self._number, self._doubted = session, 0, 0.0
         self._bell.set()
 
@@ -60,9 +63,21 @@ class Inbox:
         if session is not None and session.board is not None:
             session.board.wake()
 
+    def discard(self) -> None:
+        """Nobody takes frames any more: those that wait are let go, and none is taken from a board.
+
+        A life that ends would keep them, and with them their slots, until the collector comes by: the next life would
+        have no slot to read into.
+        """
+        with self._lock:
+            self._over, self._session = True, None
+            self._events = deque(event for event in self._events if not isinstance(event, FrameCame))
+
     def frame(self, session: Session, frame: pb.Frame) -> None:
         """A frame came as a message. Raises LanefeedError where it is not the next one, or its slot holds another."""
         with self._lock:
+            if self._over:
+                return
             self._drain(frame.sequence)
             if session.board is not None and self._number < frame.sequence:
                 self._doubt(f"frame {frame.sequence} came and number {self._number} is not whole")

@@ -110,9 +110,15 @@ class Session:
                 return
 
     def commit(self, commit: pb.RankCommit, plan_generation: int, seconds: float) -> Any:
-        """One try: a future of the CommitReply."""
+        """One try: a future of the CommitReply, or None where the session was closed meanwhile."""
         request = pb.CommitRequest(session=self.id, rank=self._rank, plan_generation=plan_generation, commit=commit)
-        return self._stub.Commit.future(request, timeout=seconds, metadata=self._metadata)
+        try:
+            return self._stub.Commit.future(request, timeout=seconds, metadata=self._metadata)
+        except ValueError:
+            # gRPC's word for a channel that is closed.
+            if self._open:
+                raise
+            return None
 
     def cancel(self) -> None:
         """End the stream: whoever reads it attaches again."""
