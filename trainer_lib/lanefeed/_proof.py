@@ -1,8 +1,9 @@
 """What this rank consumed, for the ledger (G5): sums per step from the frames, folded up to the cursor.
 
 The loader gives it every frame and asks it for parts (`state_dict`) and segments (`commit`). Pure. It keeps the sums of
-steps that were given but not consumed, and two running ledgers: of this life, and since the last commit. It has a lock,
-since checkpoints may be committed from another thread.
+steps that were given but not consumed, and what this life consumed until now and until the last commit: a segment is a
+snapshot's ledger less the latter, so snapshots may be taken while others are being committed. It has a lock, since
+checkpoints may be committed from another thread.
 """
 
 import threading
@@ -63,16 +64,18 @@ class EvenSums:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """The proof at total step `step`: what was consumed in this life and since the last commit, at `start`."""
+    """The proof at total step `step`, in `epoch`. `life`: what was consumed in this life, cut to that epoch and the one
+    before, as states carry it. `total`: the same, cut only where commits cover it: `Proof.segment` subtracts from it.
+    """
 
     step: int
-    start: int
+    epoch: int
     life: Ledger
-    segment: Ledger
+    total: Ledger
 
 
 class Proof:
-    """Ledgers of one life of a rank, from total step `start` on."""
+    """Ledger of one life of a rank, from total step `start` on."""
 
     def __init__(self, start: int) -> None:
         """Nothing consumed yet."""
@@ -82,8 +85,11 @@ class Proof:
         self.committed = start
         self._folded = start
         self._frames: deque[FrameSums | EvenSums] = deque()
-        self._life = Ledger()
-        self._segment = Ledger()
+        #: What was consumed up to `_folded` and up to `committed`, both of epochs from `_cut` on.
+        self._total = Ledger()
+        self._done = Ledger()
+        #: Epochs before it are over and committed as a whole.
+        self._cut = 0
         self._lock = threading.Lock()
 
     def add(self, sums: FrameSums | EvenSums, consumed: int | None = None) -> None:
@@ -111,20 +117,34 @@ class Proof:
             if stop == frame.stop:
                 self._frames.popleft()
         for epoch, (count, total) in sums.items():
-            self._life.add(epoch, count, total)
-            self._segment.add(epoch, count, total)
+            self._total.add(epoch, count, total)
 
     def snapshot(self, step: int, epoch: int) -> Snapshot:
-        """The proof at total step `step`, in `epoch`; the life's ledger is cut to that epoch and the one before."""
+        """The proof at total step `step`, in `epoch`: the epochs before that one are over there."""
         with self._lock:
             self._fold(step)
-            self._life = self._life.since(max(0, epoch - 1))
-            return Snapshot(step, self.committed, self._life + Ledger(), self._segment + Ledger())
+            return Snapshot(step, epoch, self._total.since(epoch - 1), self._total.since(0))
+
+    def segment(self, snapshot: Snapshot) -> tuple[int, Ledger]:
+        """The last commit's total step, and what was consumed from it up to `snapshot`, as things are now.
+
+        Other snapshots may have been committed since this one was taken. One that is older than the last commit has
+        no segment: an empty ledger.
+        """
+        with self._lock:
+            if snapshot.step < self.committed:
+                return self.committed, Ledger()
+            left = (snapshot.total - self._done).since(self._cut)
+            entries = {epoch: left[epoch] for epoch in left.epochs}
+            return self.committed, Ledger({epoch: entry for epoch, entry in entries.items() if entry != Entry()})
 
     def commit(self, snapshot: Snapshot) -> None:
-        """`snapshot` is committed: segments count from its step on."""
+        """`snapshot` is committed: segments count from its step on. An older one than the last changes nothing."""
         with self._lock:
-            mine, theirs = self._segment, snapshot.segment
-            left = {epoch: mine[epoch] - theirs[epoch] for epoch in mine.epochs}
-            self._segment = Ledger({epoch: entry for epoch, entry in left.items() if entry != Entry()})
+            if snapshot.step < self.committed:
+                return
             self.committed = snapshot.step
+            # The epoch before the snapshot's is over, but states still carry it.
+            self._cut = max(self._cut, snapshot.epoch - 1)
+            self._done = snapshot.total.since(self._cut)
+            self._total = self._total.since(self._cut)

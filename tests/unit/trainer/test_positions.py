@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lanefeed._progress import Progress
-from lanefeed._proof import FrameSums, Proof
+from lanefeed._proof import FrameSums, Proof, Snapshot
 from lanefeed.errors import UsageError
 from lanefeed_core.ledger import Entry, Ledger
 
@@ -100,27 +100,76 @@ def test_frames_that_were_consumed_are_added_up_many_at_a_time() -> None:
     assert proof.snapshot(600, 0).life[0] == whole(0, 600)
 
 
-@given(st.lists(st.integers(1, 5), min_size=1, max_size=6), st.data())
-def test_any_order_of_folds_and_commits_adds_up(frames: list[int], data: st.DataObject) -> None:
+def commit(proof: Proof, taken: Snapshot) -> tuple[int, int, Ledger]:
+    """Commit a snapshot; (start, stop, ledger) as they are sent."""
+    start, segment = proof.segment(taken)
+    proof.commit(taken)
+    return start, taken.step, segment
+
+
+def consumed(first: int, last: int, *, spe: int) -> Ledger:
+    ledger = Ledger()
+    for step in range(first, last):
+        ledger.add(step // spe, 2, 1000 + step)
+    return ledger
+
+
+@given(st.lists(st.integers(1, 5), min_size=1, max_size=8), st.integers(1, 6), st.booleans(), st.data())
+def test_any_order_of_folds_snapshots_and_commits_adds_up(
+    frames: list[int], spe: int, aligned: bool, data: st.DataObject
+) -> None:
+    """Segments connect and are exact, however many states are taken before one of them is committed, in any order."""
     proof, at = Proof(7), 7
     for steps in frames:
-        proof.add(sums(at, steps))
+        proof.add(FrameSums(at, tuple((((at + k) // spe, 2, 1000 + at + k),) for k in range(steps))))
         at += steps
-    cuts = sorted(data.draw(st.lists(st.integers(7, at), max_size=5)))
-    total, start = Ledger(), 7
-    for cut in cuts:
-        taken = proof.snapshot(cut, 0)
-        if data.draw(st.booleans()):
-            # Trained on before the commit came: the segment is the state's, not the moment's.
-            proof.snapshot(data.draw(st.integers(cut, at)), 0)
-        assert (taken.start, taken.step) == (start, cut)
-        assert taken.life[0] == whole(7, cut)
-        proof.commit(taken)
-        total, start = total + taken.segment, cut
-        if proof._folded > cut:
-            break
-    last = proof.snapshot(at, 0)
-    assert (total + last.segment)[0] == whole(7, at)
+    cuts = sorted(data.draw(st.lists(st.integers(7, at), max_size=8)))
+    waiting: list[Snapshot] = []
+    total, done = Ledger(), 7
+    for cut in [*cuts, at]:
+        epoch = cut // spe if aligned else 0
+        waiting.append(proof.snapshot(cut, epoch))
+        assert waiting[-1].life == consumed(7, cut, spe=spe).since(epoch - 1)
+        while waiting and data.draw(st.booleans()):
+            taken = waiting.pop(data.draw(st.integers(0, len(waiting) - 1)))
+            start, stop, segment = commit(proof, taken)
+            assert start == done
+            assert segment == consumed(start, stop, spe=spe)
+            assert all(segment[e].count > 0 for e in segment.epochs)
+            total, done = total + segment, max(done, stop)
+    last = proof.snapshot(at, at // spe if aligned else 0)
+    assert total + commit(proof, last)[2] == consumed(7, at, spe=spe)
+
+
+def test_a_state_taken_while_an_older_one_is_committed_counts_from_there() -> None:
+    proof = Proof(0)
+    proof.add(sums(0, 30))
+    first, second = proof.snapshot(10, 0), proof.snapshot(20, 0)
+    assert commit(proof, first) == (0, 10, Ledger({0: whole(0, 10)}))
+    assert commit(proof, second) == (10, 20, Ledger({0: whole(10, 20)}))
+    assert commit(proof, proof.snapshot(30, 0)) == (20, 30, Ledger({0: whole(20, 30)}))
+
+
+def test_an_older_state_changes_nothing_once_a_newer_one_is_committed() -> None:
+    proof = Proof(0)
+    proof.add(sums(0, 30))
+    first, second = proof.snapshot(10, 0), proof.snapshot(20, 0)
+    assert commit(proof, second) == (0, 20, Ledger({0: whole(0, 20)}))
+    assert commit(proof, first) == (20, 10, Ledger())
+    assert proof.committed == 20
+    assert commit(proof, proof.snapshot(30, 0)) == (20, 30, Ledger({0: whole(20, 30)}))
+
+
+def test_epochs_wait_for_their_commit_and_are_forgotten_then() -> None:
+    proof = Proof(0)
+    for step in range(40):
+        proof.add(sums(step, 1, epoch=step // 2))
+    old = proof.snapshot(31, 15)
+    assert proof.snapshot(40, 20).life.epochs == [19]
+    assert commit(proof, old)[2].epochs == list(range(16))
+    assert proof._total.epochs == [14, 15, 16, 17, 18, 19]
+    assert proof._done.epochs == [14, 15]
+    assert commit(proof, proof.snapshot(40, 20)) == (31, 40, consumed(31, 40, spe=2))
 
 
 def test_rewound_steps_are_counted_once() -> None:
