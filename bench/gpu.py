@@ -62,6 +62,10 @@ class _NeverPinned:
         """As the device does."""
         return self._device.cut(*args)
 
+    def current(self) -> Any:
+        """As the device does."""
+        return self._device.current()
+
 
 def _open(uri: str, way: str, device: str) -> Any:
     import lanefeed

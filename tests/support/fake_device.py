@@ -4,6 +4,7 @@ A copy takes its bytes only when it ends. So a slot that is released too early s
 """
 
 import threading
+from collections.abc import Hashable
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,8 @@ class FakeCopy:
         self._device = device
         self._source: NDArray[np.uint8] | None = source
         self._ended = threading.Event()
-        self.ordered = False
+        #: Streams that wait for it.
+        self.ordered: list[Hashable] = []
         # Poison: whoever reads before the copy has ended sees it.
         self.target = torch.full((len(source),), 0xAB, dtype=torch.uint8)
 
@@ -44,7 +46,7 @@ class FakeCopy:
 
     def order(self) -> None:
         """Ordering does not wait: the copy goes on, and its source must be kept."""
-        self.ordered = True
+        self.ordered.append(self._device.stream)
 
 
 class FakeDevice:
@@ -54,6 +56,10 @@ class FakeDevice:
         self.copies: list[FakeCopy] = []
         self.registered: list[str] = []
         self.patience, self.looks, self.joins = patience, 0, 0
+        #: The current stream; tests set it.
+        self.stream: Hashable = "default"
+        #: What the next copies raise, first one first; None: nothing.
+        self.failures: list[Exception | None] = []
 
     def tick(self) -> None:
         """A look at any copy: time passes."""
@@ -70,13 +76,20 @@ class FakeDevice:
 
     def copy(self, source: NDArray[np.uint8]) -> FakeCopy:
         """As the interface says."""
+        failure = self.failures.pop(0) if self.failures else None
+        if failure is not None:
+            raise failure
         self.copies.append(FakeCopy(self, source))
         return self.copies[-1]
+
+    def current(self) -> Hashable:
+        """As the interface says."""
+        return self.stream
 
     def cut(self, target: Any, offset: int, dtype: "np.dtype[Any]", shape: tuple[int, ...]) -> Any:
         """The consumer's work: it comes after the copy, if that was ordered."""
         copy = next(copy for copy in self.copies if copy.target is target)
-        assert copy.ordered, "a frame was looked at before its copy was ordered"
+        assert self.stream in copy.ordered, "a frame was looked at before its copy was ordered"
         copy.end()
         count = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
         return target[offset : offset + count].view(torch_dtype(dtype.name)).view(shape)

@@ -218,9 +218,9 @@ class Loader:
         """The checkpoint with the state last taken by `state_dict()` is durable: from here on a restart starts there.
 
         Without a state taken since the last commit, the current position counts. `name` is handed back in
-        `last_commit`. Blocks until the pod has it safe. From any thread: commits go out one at a time, and a state that is
-        older than what is committed already is left alone. Raises CommitRefused if this process was replaced,
-        SidecarLost if there is no sidecar to take it; called again, it means the same state.
+        `last_commit`. Blocks until the pod has it safe. From any thread: commits go out one at a time, and a state
+        that is older than what is committed already is left alone. Raises CommitRefused if this process was
+        replaced, SidecarLost if there is no sidecar to take it; called again, it means the same state.
         """
         self._start()
         self._commits.commit(name or "")

@@ -16,17 +16,17 @@ from queue import Empty
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from lanefeed import _sigterm
-from lanefeed._arena.frame import Cut, Frame, Layout, frame_end, host_cut
+from lanefeed._arena.frame import Frame, Layout, frame_end, host_cut
 from lanefeed._batch import Batch, make
 from lanefeed._client.feed import End, Event, Feed, FrameCame, Hello
 from lanefeed._device.copier import Copy, FrameCopier
+from lanefeed._device.frame import device_frame
 from lanefeed._progress import Progress
 from lanefeed._proof import EvenSums, FrameSums, Proof
 from lanefeed._stats import Counters, Stats
-from lanefeed.errors import LanefeedError, NotConnected, SidecarLost
+from lanefeed.errors import LanefeedError, NotConnected, SidecarError, SidecarLost
 from lanefeed_core.proto import lanefeed_pb2 as pb
 
 __all__ = ["KeptBatchesWarning", "Stream"]
@@ -65,7 +65,10 @@ class Stream:
         self._slots = 0
         self._leases: deque[Any] = deque()
         self._frame: Frame | None = None
-        self._ahead: tuple[FrameCame, Copy] | None = None
+        #: The next frame, taken from the feed and not opened yet, with its copy to the device once that has begun: an
+        #: exception on the way loses nothing, the next call goes on with it. Then the one after it (device only).
+        self._pending: tuple[FrameCame, Copy | None] | None = None
+        self._ahead: tuple[FrameCame, Copy | None] | None = None
         self._recent: deque[tuple[int, weakref.ref[Batch]]] = deque(maxlen=64)
         self._ended = False
         self._error: LanefeedError | None = None
@@ -82,7 +85,7 @@ class Stream:
     def start(self, state_json: str) -> Hello:
         """Attach at a state ("": the start of the job) and forget what was received before."""
         with self._lock:
-            self._frame = self._ahead = None
+            self._frame = self._pending = self._ahead = None
             hello = self._feed.start(state_json, self.report)
             self._layout = Layout(hello.info.columns)
             self._slots = hello.slots
@@ -98,7 +101,7 @@ class Stream:
         """Begin again at the consumed step: what was given beyond it was dropped by whoever read ahead."""
         with self._lock:
             step = self.progress.consumed
-            self._frame = self._ahead = None
+            self._frame = self._pending = self._ahead = None
             self._feed.seek(step)
             self.proof.rewind(step)
             self.progress = self.progress.again(step)
@@ -134,13 +137,13 @@ class Stream:
 
     @property
     def ended(self) -> bool:
-        """The feed has said that no frame follows those given."""
-        return self._ended
+        """The feed has said that no frame follows those given, and none is in hand."""
+        return self._ended and self._frame is None and self._pending is None and self._ahead is None
 
     def close(self) -> None:
         """No batch follows; batches in hand stay valid."""
         self._closed = True
-        self._frame = self._ahead = None
+        self._frame = self._pending = self._ahead = None
         self._feed.wake(NotConnected("the loader was closed"))
         if self._copier is not None:
             self._copier.drain()
@@ -151,7 +154,8 @@ class Stream:
     def take(self, stop: int) -> Batch | None:
         """The next batch, or None at total step `stop` (0: no stop) or at the stream's end.
 
-        Raises SidecarLost after a silence, or the error that ended the stream.
+        Raises SidecarLost after a silence, or the error that ended the stream. After any other exception (no memory,
+        a warning that is an error) the next call gives the very batch that this one did not.
         """
         # What is not touched here need not be fetched into the CPU's caches, which a training step has filled with
         # its own: the clock is asked once a frame.
@@ -165,13 +169,14 @@ class Stream:
                 frame = self._next_frame()
                 if frame is None:
                     return None
+            batch = make(frame, step - frame.first, step, progress)
+            if progress.reads_ahead:
+                self._recent.append((step, weakref.ref(batch)))
+            # Nothing fails from here on: the batch counts as given only if it is.
             if step + 1 == frame.first + frame.steps:
                 self._frame = None
             progress.given = step + 1
             self.counters.batches += 1
-            batch = make(frame, step - frame.first, step, progress)
-            if progress.reads_ahead:
-                self._recent.append((step, weakref.ref(batch)))
             return batch
 
     # ---- frames ------------------------------------------------------------------------------------------------
@@ -182,38 +187,49 @@ class Stream:
             self._since = 0.0
         frame = self._device_frame() if self._copier is not None else self._host_frame()
         self._frame = frame
+        self._pending = None
         if frame is not None:
             self._since = time.monotonic()
         return frame
 
     def _host_frame(self) -> Frame | None:
-        came = self._frame_event()
-        if came is None:
-            return None
-        base = came.base
-        if self._starved(came.lease.session):
-            base = self._copied_out(came)
+        # `close` may take what is pending away at any time.
+        pending = self._pending
+        if pending is None:
+            event = self._frame_event()
+            if event is None:
+                return None
+            pending = self._pending = event, None
+        came, _ = pending
+        self._check(came.message)
+        # A lease that was dropped: it was copied out before an exception.
+        if came.lease.alive and self._starved(came.lease.session):
+            came = self._copied_out(came)
+        cut = host_cut(came.base, self._wrap)
+        frame = Frame(came.message, self._layout, cut, cut, self._world)
+        self.proof.add(_sums(came.message), self.progress.consumed)
         self._leases.append(came.lease)
-        cut = host_cut(base, self._wrap)
-        return self._open(came.message, cut, cut)
+        return frame
 
     def _device_frame(self) -> Frame | None:
         copier = self._copier
         assert copier is not None  # noqa: S101 - the caller has looked
         copier.poll()
-        ahead, self._ahead = self._ahead, None
-        if ahead is None:
-            came = self._frame_event()
-            if came is None:
+        pending = self._pending
+        if pending is None:
+            pending = self._pending = self._ahead
+            self._ahead = None
+        if pending is None:
+            event = self._frame_event()
+            if event is None:
                 return None
-            ahead = came, self._submit(came)
+            pending = self._pending = event, None
+        came, copy = pending
+        self._check(came.message)
+        if copy is None:
+            copy = self._submit(came)
+            self._pending = came, copy
         self._look_ahead()
-        came, copy = ahead
-        copy.order()
-        target, device = copy.target, copier.device
-
-        def cut(offset: int, dtype: "np.dtype[Any]", shape: tuple[int, ...]) -> Any:
-            return device.cut(target, offset, dtype, shape)
 
         ids = came.message.ids_offset
         host_ids = came.base[ids : ids + 8 * came.message.steps * came.message.rows].copy()
@@ -222,25 +238,42 @@ class Stream:
         def host(offset: int, dtype: "np.dtype[Any]", shape: tuple[int, ...]) -> Any:
             return inner(offset - ids, dtype, shape)
 
-        return self._open(came.message, cut, host)
+        frame = device_frame(came.message, self._layout, copier.device, copy, host, self._world)
+        self.proof.add(_sums(came.message), self.progress.consumed)
+        return frame
 
     def _look_ahead(self) -> None:
         """Start to copy the next frame if it is there."""
+        if self._ahead is not None:
+            return
         try:
             event = self._feed.inbox.get_nowait()
         except Empty:
             return
         came = self._sort_out(event, peeked=True)
-        if came is not None:
+        if came is None:
+            return
+        self._ahead = came, None
+        try:
             self._ahead = came, self._submit(came)
+        except (MemoryError, RuntimeError) as error:
+            # CUDA's want of memory is a RuntimeError. It is copied when it is needed: then there may be room, or else
+            # that call fails.
+            log.debug("step %d cannot be copied ahead: %s", came.message.first_step, error)
 
     def _submit(self, came: FrameCame) -> Copy:
         assert self._copier is not None  # noqa: S101
         return self._copier.submit(came.base[: frame_end(came.message, self._layout)])
 
-    def _open(self, message: pb.Frame, cut: Cut, host: Cut) -> Frame:
-        self.proof.add(_sums(message), self.progress.consumed)
-        return Frame(message, self._layout, cut, host, self._world)
+    def _check(self, message: pb.Frame) -> None:
+        """Raises SidecarError, from here on, where the frame is not the next one."""
+        if message.first_step != self.progress.given:
+            self._pending = self._ahead = None
+            self._error = SidecarError(
+                f"the next frame begins at step {message.first_step} and step {self.progress.given} is next: a frame "
+                "was lost or came twice; this is a bug of Lanefeed, please report it"
+            )
+            raise self._error
 
     # ---- kept batches ------------------------------------------------------------------------------------------
 
@@ -255,8 +288,10 @@ class Stream:
         older = len(kept) - 1
         return len(kept) >= self._slots - 1 or (self._slots > 2 and older >= self._slots - 2)
 
-    def _copied_out(self, came: FrameCame) -> NDArray[np.uint8]:
+    def _copied_out(self, came: FrameCame) -> FrameCame:
         base = came.base[: frame_end(came.message, self._layout)].copy()
+        came = FrameCame(came.message, base, came.lease)
+        self._pending = came, None
         came.lease.drop()
         self.counters.copied += came.message.steps
         if not self._warned:
@@ -268,7 +303,7 @@ class Stream:
                 KeptBatchesWarning,
                 stacklevel=2,
             )
-        return base
+        return came
 
     # ---- waiting -----------------------------------------------------------------------------------------------
 

@@ -81,9 +81,11 @@ def test_one_frame_is_copied_ahead_and_not_more() -> None:
     device = FakeDevice(10**9)
     loader = make(device, frame_steps=2)
     it = iter(loader)
-    next(it)
+    batch = next(it)
     assert len(device.copies) == 2
-    assert [copy.ordered for copy in device.copies] == [True, False]
+    assert [copy.ordered for copy in device.copies] == [[], []]
+    batch["x"]
+    assert [copy.ordered for copy in device.copies] == [["default"], []]
     next(it)
     assert len(device.copies) == 2
     next(it)

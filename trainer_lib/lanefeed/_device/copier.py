@@ -6,6 +6,7 @@ nobody reads the target before.
 """
 
 from collections import deque
+from collections.abc import Hashable
 from typing import Any, Protocol
 
 import numpy as np
@@ -30,7 +31,7 @@ class Copy(Protocol):
         """Block until the source is no longer read."""
 
     def order(self) -> None:
-        """From here on the caller's work on the device comes after the copy; may block or only order streams."""
+        """From here on work on the current stream comes after the copy; may block or only order streams."""
 
 
 class Device(Protocol):
@@ -40,7 +41,13 @@ class Device(Protocol):
         """A new arena may be copied from (pin it, if the device can); called before its first frame."""
 
     def copy(self, source: NDArray[np.uint8]) -> Copy:
-        """Start to copy `source`, uint8 [n]. Does not wait. The caller keeps `source` as it is until `done`."""
+        """Start to copy `source`, uint8 [n]. Does not wait. The caller keeps `source` as it is until `done`.
+
+        Where it raises, it may be asked again.
+        """
+
+    def current(self) -> Hashable:
+        """Which stream the caller's work goes to now; always the same where a device has no such thing."""
 
     def cut(self, target: Any, offset: int, dtype: "np.dtype[Any]", shape: tuple[int, ...]) -> Any:
         """A view of a target buffer: `shape` elements of `dtype` from byte `offset` on."""

@@ -36,11 +36,15 @@ class CudaCopy:
 
     def done(self) -> bool:
         """Whether the copy is finished."""
-        return bool(self._event.query())
+        if not self._event.query():
+            return False
+        self._keep = None
+        return True
 
     def join(self) -> None:
         """Block until it is."""
         self._event.synchronize()
+        self._keep = None
 
     def order(self) -> None:
         """The current stream waits for the copy; the buffer is not reused before the current stream is done with it."""
@@ -59,14 +63,15 @@ class CudaDevice:
             self.device = torch.device("cuda", torch.cuda.current_device())
         self._stream = torch.cuda.Stream(self.device)
         self._staging: deque[tuple[torch.cuda.Event, torch.Tensor]] = deque()
-        self._pinned: set[str] = set()
+        #: Addresses of mappings: each attach makes a new one, also of the same session.
+        self._pinned: set[int] = set()
 
     def register(self, arena: Arena) -> None:
         """Pin the arena's memory; unpinned when the last view of the arena dies, before the memory is unmapped."""
-        if arena.session in self._pinned:
+        address = arena.root.ctypes.data
+        if address in self._pinned:
             return
         runtime = torch.cuda.cudart()
-        address = arena.root.ctypes.data
         with torch.cuda.device(self.device):
             code = int(runtime.cudaHostRegister(address, arena.root.nbytes, _REGISTER_DEFAULT))
         if code:
@@ -74,8 +79,8 @@ class CudaDevice:
                 "the arena cannot be pinned (cudaHostRegister: error %d): frames go through staging buffers", code
             )
             return
-        self._pinned.add(arena.session)
-        weakref.finalize(arena.root, runtime.cudaHostUnregister, address).atexit = False
+        self._pinned.add(address)
+        weakref.finalize(arena.root, _unpin, self._pinned, address, runtime).atexit = False
 
     def copy(self, source: NDArray[np.uint8]) -> CudaCopy:
         """Copy on the side stream; the target belongs to that stream until `order`."""
@@ -100,7 +105,17 @@ class CudaDevice:
                 return buffer
         return torch.empty(nbytes, dtype=torch.uint8, pin_memory=True)
 
+    def current(self) -> int:
+        """The handle of the device's current stream."""
+        return int(torch.cuda.current_stream(self.device).cuda_stream)
+
     def cut(self, target: torch.Tensor, offset: int, dtype: "np.dtype[Any]", shape: tuple[int, ...]) -> torch.Tensor:
         """A view of the frame's buffer on the device."""
         count = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
         return target[offset : offset + count].view(torch_dtype(dtype.name)).view(shape)
+
+
+def _unpin(pinned: set[int], address: int, runtime: Any) -> None:
+    """The memory is unmapped after this, and another mapping may come to lie at its address."""
+    pinned.discard(address)
+    runtime.cudaHostUnregister(address)
