@@ -8,7 +8,7 @@ from lanefeed_core.lanes import Lanes
 from lanefeed_core.stream import StreamSpec, default_lanes, default_window
 from lanefeed_operator.api.spec import Boundary, Job
 from lanefeed_operator.api.status import StreamStatus
-from lanefeed_operator.reconcile.conditions import DATASET_READY
+from lanefeed_operator.reconcile.conditions import DATASET_READY, is_true
 from lanefeed_operator.reconcile.context import Pass
 from lanefeed_operator.reconcile.types import BuildManifest, ManifestInfo
 
@@ -40,7 +40,12 @@ def dataset(p: Pass) -> bool:
             f"the job is bound to dataset {p.status.stream.manifest} and finds {manifest.digest}: files were added, "
             "removed or replaced since it began; restore them, or start a new job",
         )
+        # Files that were restored are found by looking again; how often, the shell says.
+        p.act(BuildManifest())
+        p.look_again(RETRY_SECONDS)
         return p.children is None
+    if not is_true(p.status, DATASET_READY):
+        _ready(p, manifest, p.status.stream)
     return False
 
 
@@ -63,9 +68,13 @@ def _freeze(p: Pass, manifest: ManifestInfo) -> bool:
         p.fail("StreamInvalid", str(error))
         return True
     p.set(stream=stream)
+    _ready(p, manifest, stream)
+    return False
+
+
+def _ready(p: Pass, manifest: ManifestInfo, stream: StreamStatus) -> None:
     text = f"{manifest.rows} samples in {manifest.shards} shards, {stream.steps_per_epoch} steps an epoch"
     p.condition(DATASET_READY, True, "Indexed", text)
-    return False
 
 
 def freeze(job: Job, manifest: ManifestInfo) -> StreamStatus:

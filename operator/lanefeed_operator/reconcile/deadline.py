@@ -4,6 +4,7 @@ from lanefeed_operator.api.status import to_time
 from lanefeed_operator.reconcile.conditions import FAILED, RUNNING, is_true
 from lanefeed_operator.reconcile.context import Pass
 from lanefeed_operator.reconcile.failures import AGAIN
+from lanefeed_operator.reconcile.lost import lost
 from lanefeed_operator.reconcile.types import DeleteChildren, DeleteJob
 
 __all__ = ["deadline", "finished"]
@@ -35,6 +36,8 @@ def deadline(p: Pass) -> bool:
 def finished(p: Pass) -> bool:
     """A terminal job: end what still lives, then wait for its time to live.
 
+    A pod on a lost node ends no more by itself: it is fenced and freed as one of a job that runs is.
+
     Complete never changes; Failed only by a new spec.restartToken: what was committed would be lost with the object.
     """
     if not p.before.terminal:
@@ -43,6 +46,7 @@ def finished(p: Pass) -> bool:
     for generation in sorted(living):
         p.act(DeleteChildren(generation, "Finished"))
     if living:
+        lost(p)
         p.look_again(DELETE_SECONDS)
         return True
     if _wanted_again(p):

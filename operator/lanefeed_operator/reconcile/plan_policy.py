@@ -108,15 +108,27 @@ def admitted(p: Pass, children: Children) -> int:
     return next((n for n in range(size, 0, -1) if not misfit(p.job, n)), 0)
 
 
+def _small(p: Pass) -> int:
+    """The size that the stop was asked for, 0: spec.replicas. A size set since goes before it, if it can run."""
+    spec, plan, size = p.job.spec, p.status.plan, p.status.stop.replicas if p.status.stop else 0
+    if not size or misfit(p.job, size):
+        return 0
+    same = (spec.replicas, spec.ranks_per_replica) == (plan.wanted, plan.ranks_per_replica)
+    return size if same or misfit(p.job, spec.replicas) else 0
+
+
 def new_plan(p: Pass, reason: str) -> bool:
     """Write a plan generation ahead. Nothing of it is made before this is persisted. Ends the pass."""
     spec, plan = p.job.spec, p.status.plan
-    replicas = (p.status.stop.replicas if p.status.stop else 0) or spec.replicas
-    problem = misfit(p.job, replicas)
-    if problem:
+    problem, small = misfit(p.job, spec.replicas), _small(p)
+    if problem and not small:
         p.condition(SPEC_VALID, False, "SizeRefused", problem)
         return True
-    valid(p)
+    replicas = small or spec.replicas
+    if problem:
+        p.condition(SPEC_VALID, False, "SizeRefused", f"{problem}; the job goes on with {replicas} pods")
+    else:
+        valid(p)
     if p.last_step > plan.start and p.status.restarts.idle:
         p.count(idle=0)
     # Above every number that is in use anywhere, should the status have been restored from an old copy.
@@ -134,7 +146,8 @@ def new_plan(p: Pass, reason: str) -> bool:
             reason=reason,
             time=to_time(p.now),
             restart_token=spec.restart_token,
-            wanted=spec.replicas,
+            # A size that is refused is no plan's: the next passes go on saying so, and resize once it can run.
+            wanted=0 if problem else spec.replicas,
             spec_generation=p.job.metadata.generation,
         ),
     )

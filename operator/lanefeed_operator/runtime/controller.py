@@ -103,7 +103,8 @@ class Controller:
         if not p.status.terminal or any(found.alive for found in seen.values()):
             self._recover(p)
         else:
-            self._coordinate(p, p.status)
+            # Nobody is left to report; and what was reported must not fail a job that now goes on.
+            member.coordinator = None
         self._listen(p, world)
         feed = member.coordinator.snapshot(p.now) if member.coordinator is not None else r.FeedView()
         decision = reconcile(p.job, p.status, self._observed(p, world, seen, feed), p.now)
@@ -120,7 +121,7 @@ class Controller:
         scene = Scene(member, p.job, decision.status, world, p.now, lambda: self._current(p))
         again = self._act(scene, decision.actions)
         self._let_go(scene, ending)
-        return self._next(p, decision, seen, feed, again)
+        return self._next(p, decision, feed, again)
 
     def _job(self, member: Member, raw: Object) -> Job:
         """The checked spec; read again only where it changed."""
@@ -206,9 +207,12 @@ class Controller:
         )
 
     def _listen(self, p: _Pass, world: World) -> None:
-        """Only the newest living pod of each index of the present plan may report; dead ones had their last words."""
+        """Only the newest living pod of each index of the present plan may report; dead ones had their last words.
+
+        A plan that is closed was listened to to its end, or has failed: then its words would fail the job once more.
+        """
         member, generation = p.member, p.status.plan.generation
-        if member.coordinator is None:
+        if member.coordinator is None or p.status.plan.closed:
             return
         new = member.heard is None
         heard = member.heard = member.heard if member.heard is not None else set()
@@ -340,9 +344,7 @@ class Controller:
         if ending:
             ending_.let_go(self._api, scene.world)
 
-    def _next(
-        self, p: _Pass, decision: r.Decision, seen: dict[int, r.Children], feed: r.FeedView, again: bool
-    ) -> float | None:
+    def _next(self, p: _Pass, decision: r.Decision, feed: r.FeedView, again: bool) -> float | None:
         """When to look again at the latest."""
         if again:
             return 0.0
@@ -354,7 +356,4 @@ class Controller:
                 wakes.append(PROGRESS_SECONDS)
             if p.member.info is None or any(pod.deleted is not None for pod in self._view.pods_of(p.key)):
                 wakes.append(WAITING_SECONDS)
-        elif not any(found.alive for found in seen.values()):
-            # Nobody is left to report.
-            p.member.coordinator = None
         return min(wakes, default=None)

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+from lanefeed_operator.reconcile import reconcile
 from lanefeed_operator.reconcile import types as t
 from sim.jobs import NOW, Shell, kids, make_job, pod, view
 
@@ -74,3 +75,70 @@ def test_a_new_control_plane_waits_for_the_first_reports() -> None:
     assert fenced(shell, 120) == []
     shell.feed(ranks={}, found=NOW + 100)
     assert fenced(shell, 121) == ["u1"]
+
+
+# ---- of a job that is over -------------------------------------------------------------------------------------
+
+
+def failed(**spec: object) -> Shell:
+    """Its program failed too often at NOW, just when the node of the other pod was lost: that one never ends."""
+    shell = Shell(make_job(maxRestarts=0, **spec)).run()
+    shell.feed(last_step=8, last_name="c", last_generation=1)
+    stuck(shell, pod(1, lost_since=NOW))
+    shell.passes(2)
+    assert shell.condition("Failed")[1] == "TooManyRestarts"
+    assert shell.actions == [t.DeleteChildren(1, "Finished")]
+    stuck(shell, replace(pod(1, lost_since=NOW), leaves_by=NOW + 20), deleting=True)
+    return shell
+
+
+def stuck(shell: Shell, *pods: t.Pod, **more: object) -> None:
+    dead = pod(0, "Failed", exit_code=3)
+    shell.observe(children={1: kids(failures={0: 1}, failed=frozenset({0}), pods=(dead, *pods), **more)})
+
+
+FREED = t.Fence(1, 1, "u1", "its node is lost for 30 s")
+
+
+def test_a_failed_job_frees_its_pods_on_lost_nodes_and_goes_on() -> None:
+    shell = failed()
+    shell.job = make_job(maxRestarts=0, restartToken="again")
+    assert fenced(shell, 29) == []
+    assert FREED not in shell.actions, "its node may come back"
+    shell.now = NOW + 30
+    assert FREED not in shell.passes(), "written down first"
+    assert shell.status.plan.fenced == ["u1"]
+    assert shell.passes() == (t.DeleteChildren(1, "Finished"), FREED)
+    writes = shell.writes
+    assert shell.passes(3)[-1] == FREED, "until it is seen to be gone"
+    assert (shell.writes, shell.status.restarts.lost) == (writes, 1)
+    stuck(shell, pod(1, "Failed", disrupted=True), deleting=True)
+    shell.passes(2)
+    assert (shell.status.plan_generation, shell.status.plan.start, shell.status.terminal) == (2, 8, False)
+
+
+def test_its_time_to_live_begins_nothing_before_and_ends_it_then() -> None:
+    shell = failed(ttlSecondsAfterFinished=60)
+    shell.now = NOW + 100
+    shell.passes(2)
+    assert shell.actions[-1] == FREED
+    shell.observe(children={})
+    assert shell.passes() == (t.DeleteJob(),)
+
+
+def test_it_is_looked_at_again_when_the_node_has_been_lost_for_long_enough() -> None:
+    shell = failed()
+    for seconds, wake in ((10, 5.0), (28, 2.0), (30, 0.0), (30, 5.0)):
+        decision = reconcile(shell.job, shell.status, shell.seen, NOW + seconds)
+        assert decision.wake_after == wake
+        shell.status = decision.status
+    assert FREED in decision.actions
+
+
+def test_pods_that_end_by_themselves_or_may_not_be_given_up_are_waited_for() -> None:
+    shell = failed()
+    stuck(shell, replace(pod(1), leaves_by=NOW + 20), deleting=True)
+    assert fenced(shell, 500) == []
+    shell = failed(elastic={"nodeLostSeconds": 0})
+    assert fenced(shell, 500) == []
+    assert set(shell.actions) == {t.DeleteChildren(1, "Finished")}

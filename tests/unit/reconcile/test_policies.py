@@ -55,7 +55,7 @@ def test_too_few_samples_say_what_to_change() -> None:
 def test_a_dataset_that_changed_is_refused_on_resume() -> None:
     shell = Shell(make_job()).run()
     shell.observe(children={}, manifest=replace(MANIFEST, digest="n" * 32))
-    assert shell.passes() == ()
+    assert shell.passes() == (t.BuildManifest(),)
     assert shell.condition("DatasetReady")[:2] == ("False", "DatasetChanged")
     assert shell.status.plan_generation == 1
 
