@@ -108,9 +108,10 @@ class Workers:
         """Whether the row group need not be decoded, as far as is known."""
         return self._cache is not None and self._cache.knows(group) and not self._store.streams(group)
 
-    def help(self, task: Task) -> None:
-        """Fill the task's windows out of the cache, in the caller's thread; what is not there is left to others."""
+    def help(self, task: Task) -> bool:
+        """Fill the task's windows out of the cache, in the caller's thread; False: it was given back, not found."""
         self._do(task, None)
+        return not task.given_back
 
     def _run(self) -> None:
         with contextlib.suppress(OSError):
@@ -166,6 +167,7 @@ class Workers:
             try:
                 filled = self._fill(task, readers)
                 if filled is None:
+                    task.given_back = True
                     self._store.give_back(task)
                     return None
                 chunk, decoded = filled

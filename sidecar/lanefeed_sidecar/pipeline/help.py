@@ -31,9 +31,11 @@ class Help:
         Raises the error of a window.
         """
         began = time.monotonic()
-        while not cancelled() and (task := self._take(rank, step, needed)) is not None:
+        found = True
+        while found and not cancelled() and (task := self._take(rank, step, needed)) is not None:
             try:
-                self._workers.help(task)
+                # What was not there is left to the decode threads: who took it again would only be in their way.
+                found = self._workers.help(task)
             finally:
                 with self._store.changed:
                     self._helping = False

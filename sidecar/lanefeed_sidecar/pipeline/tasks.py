@@ -22,3 +22,5 @@ class Task:
     chunk: Chunk | None
     #: Bytes that it was given of the budget.
     size: int = 0
+    #: Whoever had it did not find it where they looked.
+    given_back: bool = False
