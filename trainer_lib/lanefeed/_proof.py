@@ -135,8 +135,7 @@ class Proof:
             if snapshot.step < self.committed:
                 return self.committed, Ledger()
             left = (snapshot.total - self._done).since(self._cut)
-            entries = {epoch: left[epoch] for epoch in left.epochs}
-            return self.committed, Ledger({epoch: entry for epoch, entry in entries.items() if entry != Entry()})
+            return self.committed, Ledger({epoch: left[epoch] for epoch in left.epochs if left[epoch] != Entry()})
 
     def commit(self, snapshot: Snapshot) -> None:
         """`snapshot` is committed: segments count from its step on. An older one than the last changes nothing."""

@@ -192,16 +192,26 @@ class Stream:
             self._since = time.monotonic()
         return frame
 
-    def _host_frame(self) -> Frame | None:
-        # `close` may take what is pending away at any time.
+    def _next(self) -> tuple[FrameCame, Copy | None] | None:
+        """What is pending: from an earlier call, from the look ahead, or the feed's next frame; None at the end."""
+        # `close` may take it away at any time.
         pending = self._pending
+        if pending is None:
+            pending = self._pending = self._ahead
+            self._ahead = None
         if pending is None:
             event = self._frame_event()
             if event is None:
                 return None
             pending = self._pending = event, None
+        self._check(pending[0].message)
+        return pending
+
+    def _host_frame(self) -> Frame | None:
+        pending = self._next()
+        if pending is None:
+            return None
         came, _ = pending
-        self._check(came.message)
         # A lease that was dropped: it was copied out before an exception.
         if came.lease.alive and self._starved(came.lease.session):
             came = self._copied_out(came)
@@ -215,17 +225,10 @@ class Stream:
         copier = self._copier
         assert copier is not None  # noqa: S101 - the caller has looked
         copier.poll()
-        pending = self._pending
+        pending = self._next()
         if pending is None:
-            pending = self._pending = self._ahead
-            self._ahead = None
-        if pending is None:
-            event = self._frame_event()
-            if event is None:
-                return None
-            pending = self._pending = event, None
+            return None
         came, copy = pending
-        self._check(came.message)
         if copy is None:
             copy = self._submit(came)
             self._pending = came, copy

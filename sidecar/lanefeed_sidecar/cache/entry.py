@@ -74,11 +74,15 @@ def write_entry(fd: int, chunk: Chunk) -> int:
 def _write_all(fd: int, parts: Sequence[Any]) -> None:
     left = [memoryview(part).cast("B") for part in parts]
     while left:
-        written = os.writev(fd, left[:_IOV_MAX])
-        while left and written >= len(left[0]):
-            written -= len(left.pop(0))
-        if written:
-            left[0] = left[0][written:]
+        _pass(left, os.writev(fd, left[:_IOV_MAX]))
+
+
+def _pass(left: list[memoryview], count: int) -> None:
+    """The first `count` bytes of what is left are done."""
+    while left and count >= len(left[0]):
+        count -= len(left.pop(0))
+    if count:
+        left[0] = left[0][count:]
 
 
 def _describe(column: ChunkColumn) -> list[Any]:
@@ -168,10 +172,7 @@ def _read_all(fd: int, parts: Sequence[memoryview]) -> None:
         if not got:
             raise EntryError("it ends too early")
         at += got
-        while left and got >= len(left[0]):
-            got -= len(left.pop(0))
-        if got:
-            left[0] = left[0][got:]
+        _pass(left, got)
 
 
 def _bytes(array: NDArray[Any]) -> memoryview:
