@@ -28,8 +28,7 @@ def permutation(
 ) -> NDArray[np.int64]:
     """Return a permutation of `range(n)`, int64 of shape [n].
 
-    Sorting `(random bits << k) | index` gives distinct keys, so every correct sort gives the same answer, and is
-    2-6 times quicker than argsort (measured: 28-55 ns a row, docs/performance.md).
+    Sorting `(random bits << k) | index` gives distinct keys, so every correct sort gives the same answer.
 
     Raises StreamError if `n` is negative or above 2**32.
     """
@@ -43,6 +42,16 @@ def permutation(
     keys = np.random.Philox(key=key, counter=counter).random_raw(n)
     keys <<= np.uint64(bits)
     keys |= np.arange(n, dtype=np.uint64)
-    keys.sort()
+    keys = _sorted(keys)
     keys &= np.uint64((1 << bits) - 1)
     return keys.view(np.int64)
+
+
+def _sorted(keys: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """The keys, sorted: 2 to 4 times quicker than NumPy's sort of random 64-bit numbers (docs/performance.md).
+
+    NumPy sorts 16-bit numbers by radix; what is left is nearly in order, which is what its stable sort is quick at.
+    """
+    found: NDArray[np.uint64] = keys[np.argsort((keys >> np.uint64(48)).astype(np.uint16), kind="stable")]
+    found.sort(kind="stable")
+    return found

@@ -37,6 +37,6 @@ class Gather:
     def column(self, index: int, out: NDArray[np.generic]) -> None:
         """Put a wide column's rows into `out`, [steps, rows, *shape]."""
         if self._slabs is not None:
-            np.take(self._slabs.arrays[index], self._marks[:, :, 1], axis=0, out=out, mode="clip")
+            np.take(self._slabs.arrays[index], self._marks[:, :, 1], axis=0, out=out, mode="wrap")
         for copy in self._others:
             copy_rows(out, self._windows[copy.key].columns[index].values, copy)

@@ -47,10 +47,10 @@ class Stack:
         out = self.buffer[:, : self._rows]
         block = chunk.blocks.get(self.run.start)
         if block is not None:
-            np.take(block, order, axis=1, out=out, mode="clip")
+            np.take(block, order, axis=1, out=out, mode="wrap")
             return
         for row, index in zip(out, self.run, strict=True):
-            np.take(chunk.columns[index].values, order, out=row, mode="clip")
+            np.take(chunk.columns[index].values, order, out=row, mode="wrap")
 
     @property
     def shuffled(self) -> bool:
@@ -60,6 +60,6 @@ class Stack:
     def shuffle(self, order: Index, buffer: Array) -> Array:
         """Move all rows to their places in another buffer of the same size; the old one, for others to use."""
         before, self.buffer = self.buffer, buffer
-        np.take(before, order, axis=1, out=buffer[:, : self._rows], mode="clip")
+        np.take(before, order, axis=1, out=buffer[:, : self._rows], mode="wrap")
         self._shuffled = True
         return before
