@@ -12,7 +12,7 @@ from lanefeed_operator.api.status import StopStatus, to_time
 from lanefeed_operator.reconcile import conditions
 from lanefeed_operator.reconcile.context import Pass
 from lanefeed_operator.reconcile.failures import read_log
-from lanefeed_operator.reconcile.types import Children
+from lanefeed_operator.reconcile.types import Children, Pod
 
 __all__ = ["completion", "ended", "unended"]
 
@@ -37,6 +37,10 @@ def completion(p: Pass) -> bool:
     if _believed(p, children):
         return _finish(p)
     if p.status.stop is not None:
+        return False
+    if p.observed.manifest is None or p.observed.manifest.error:
+        # Without a manifest there is no coordinator that could have read the pods' last words: `dataset` comes first.
+        p.set_plan(finished_time="")
         return False
     left = LAST_REPORT_SECONDS - p.since(p.status.plan.finished_time)
     if left > 0:
@@ -95,11 +99,25 @@ def _stranded(p: Pass, children: Children) -> bool:
     waiting = {rank // per_pod for rank in unended(p, children)}
     if not all(pod.index in waiting for pod in children.alive):
         return False
+    if not any(_in_vain(p, children, pod) for pod in children.alive):
+        return False
     left = STRANDED_SECONDS - (p.now - feed.moved)
     if left > 0:
         p.look_again(left)
         return False
     return _finish(p) if p.last_step >= _total(p) else _interrupted(p, children)
+
+
+def _in_vain(p: Pass, children: Children, pod: Pod) -> bool:
+    """Whether the pod took the place of another one and took part in no commit since: its peers may have gone before.
+
+    One that was there all the time works on after its last batch: it evaluates, exports, uploads.
+    """
+    dead = any(other.index == pod.index and not other.alive for other in children.pods)
+    if not (dead or children.failures.get(pod.index) or children.disruptions):
+        return False
+    lives = [view for view in p.observed.feed.ranks.values() if view.pod_uid == pod.uid]
+    return all(p.last_step <= view.started for view in lives)
 
 
 def _believed(p: Pass, children: Children) -> bool:

@@ -27,7 +27,7 @@ def dataset(p: Pass) -> bool:
             p.condition(DATASET_READY, False, problem.reason, problem.message)
         elif p.status.stream is None:
             p.condition(DATASET_READY, None, "Indexing", "the dataset is being indexed")
-        return p.children is None
+        return _waits(p)
     if manifest.error:
         return _error(p, manifest)
     if p.status.stream is None:
@@ -43,10 +43,15 @@ def dataset(p: Pass) -> bool:
         # Files that were restored are found by looking again; how often, the shell says.
         p.act(BuildManifest())
         p.look_again(RETRY_SECONDS)
-        return p.children is None
+        return _waits(p)
     if not is_true(p.status, DATASET_READY):
         _ready(p, manifest, p.status.stream)
     return False
+
+
+def _waits(p: Pass) -> bool:
+    """A job that is to be suspended needs no dataset for that."""
+    return p.children is None and not p.job.spec.suspend
 
 
 def _error(p: Pass, manifest: ManifestInfo) -> bool:
@@ -57,7 +62,7 @@ def _error(p: Pass, manifest: ManifestInfo) -> bool:
     p.condition(DATASET_READY, False, "IndexFailed", f"{manifest.error} (it is tried again by itself)")
     p.act(BuildManifest())
     p.look_again(RETRY_SECONDS)
-    return p.children is None
+    return _waits(p)
 
 
 def _freeze(p: Pass, manifest: ManifestInfo) -> bool:

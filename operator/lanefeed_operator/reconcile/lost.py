@@ -3,7 +3,8 @@
 A pod whose sidecar reports is not lost, whatever its node is marked as: reports come straight here, and after an outage
 of the API server a node can be marked for a minute although its kubelet and its pods are well. Reports count while the
 job moves: a pod that its peers cannot reach reports on for ever, and no kubelet would restart it. Once the pod is being
-deleted the node controller has decided, and reports keep nothing.
+deleted the node controller has decided, and reports keep nothing. Pods of plans that are over are freed as well: nothing
+starts while one of them seems to live (`running.strays`).
 """
 
 from lanefeed_operator.reconcile.context import Pass
@@ -18,18 +19,19 @@ MAX_FENCED = 64
 
 def lost(p: Pass) -> bool:
     """Never ends the pass."""
-    limit, children = p.job.spec.elastic.node_lost_seconds, p.children
-    if children is None or not limit:
+    limit = p.job.spec.elastic.node_lost_seconds
+    living = [(g, pod) for g, children in sorted(p.observed.children.items()) for pod in children.alive]
+    if not living or not limit:
         return False
-    living = {pod.uid for pod in children.alive}
-    known = [uid for uid in p.status.plan.fenced if uid in living]
-    for pod in children.alive:
+    uids = {pod.uid for _, pod in living}
+    known = [uid for uid in p.status.plan.fenced if uid in uids]
+    for generation, pod in living:
         since = silent_since(p, pod)
         if since is None:
             continue
         left = max(limit - (p.now - since), _unheard(p, pod))
         if pod.uid in p.before.plan.fenced:
-            p.act(Fence(children.generation, pod.index, pod.uid, f"its node is lost for {limit} s"))
+            p.act(Fence(generation, pod.index, pod.uid, f"its node is lost for {limit} s"))
         elif left > 0:
             p.look_again(left)
         elif pod.uid not in known and len(known) < MAX_FENCED:

@@ -117,14 +117,20 @@ def _small(p: Pass) -> int:
     return size if same or misfit(p.job, spec.replicas) else 0
 
 
+def _former(p: Pass) -> int:
+    """The size of the plan before, 0 if there is none or it cannot run either: a refused size ends no job."""
+    size = p.status.plan.replicas
+    return size if size and not misfit(p.job, size) else 0
+
+
 def new_plan(p: Pass, reason: str) -> bool:
     """Write a plan generation ahead. Nothing of it is made before this is persisted. Ends the pass."""
     spec, plan = p.job.spec, p.status.plan
-    problem, small = misfit(p.job, spec.replicas), _small(p)
-    if problem and not small:
+    problem = misfit(p.job, spec.replicas)
+    replicas = _small(p) or (_former(p) if problem else spec.replicas)
+    if not replicas:
         p.condition(SPEC_VALID, False, "SizeRefused", problem)
         return True
-    replicas = small or spec.replicas
     if problem:
         p.condition(SPEC_VALID, False, "SizeRefused", f"{problem}; the job goes on with {replicas} pods")
     else:

@@ -54,3 +54,32 @@ def test_what_was_refused_while_it_was_indexed_again_is_over_with_it() -> None:
     shell.observe(manifest=MANIFEST, problem=None)
     shell.passes()
     assert shell.condition("DatasetReady") == READY
+
+
+def test_a_job_without_its_dataset_can_be_suspended() -> None:
+    shell = Shell(make_job()).run()
+    shell.observe(children={}, manifest=OTHER)
+    shell.passes()
+    shell.job = make_job(suspend=True)
+    shell.passes(2)
+    assert shell.status.state == "Suspended"
+    assert shell.condition("DatasetReady")[1] == "DatasetChanged"
+    writes = shell.writes
+    shell.passes(5)
+    assert shell.writes == writes
+    shell.job = make_job()
+    shell.passes(3)
+    assert shell.status.plan_generation == 1, "it still needs its dataset to go on"
+    shell.observe(manifest=MANIFEST)
+    shell.passes(3)
+    assert shell.status.plan_generation == 2
+
+
+def test_a_job_that_was_asked_to_leave_is_suspended_although_its_dataset_changed_meanwhile() -> None:
+    shell = Shell(make_job()).run()
+    shell.job = make_job(suspend=True)
+    shell.passes(2)
+    assert shell.status.state == "Suspending"
+    shell.observe(children={}, manifest=OTHER)
+    shell.passes(4)
+    assert (shell.status.state, shell.status.stop) == ("Suspended", None)

@@ -142,3 +142,17 @@ def test_pods_that_end_by_themselves_or_may_not_be_given_up_are_waited_for() -> 
     shell = failed(elastic={"nodeLostSeconds": 0})
     assert fenced(shell, 500) == []
     assert set(shell.actions) == {t.DeleteChildren(1, "Finished")}
+
+
+def test_a_lost_pod_of_a_plan_that_is_over_is_freed_too() -> None:
+    """Nothing starts beside it: it would keep the job waiting for ever."""
+    shell = Shell(make_job()).run()
+    shell.job = make_job(restartToken="again")
+    shell.observe(children={7: kids(7, pods=(pod(0, "Failed", exit_code=3), pod(1, lost_since=NOW)))})
+    assert fenced(shell, 10) == []
+    assert shell.actions[-1] == t.DeleteChildren(7, "OldPlan")
+    assert fenced(shell, 31) == ["u1"]
+    assert t.Fence(7, 1, "u1", "its node is lost for 30 s") in shell.actions
+    shell.observe(children={})
+    shell.passes(3)
+    assert (shell.status.plan_generation, shell.status.plan.fenced) == (2, [])

@@ -116,3 +116,31 @@ def test_where_neither_size_can_run_it_is_the_specs_that_is_refused() -> None:
     shell.passes(2)
     assert (shell.status.plan_generation, shell.status.replicas) == (2, 2)
     assert shell.actions[-1] == t.WritePlan(2, 2, 1, 0)
+
+
+@pytest.mark.parametrize("why", ["Restart", "Suspend"])
+def test_a_refused_size_ends_no_job_that_stops_for_another_reason(why: str) -> None:
+    """It said "the job goes on with 4 pods", and does."""
+    shell = Shell(make_job(**spec(4))).run()
+    other = {"restartToken": "again"} if why == "Restart" else {"suspend": True}
+    shell.job = make_job(**spec(9), **other)
+    shell.passes(2)
+    assert shell.status.stop is not None
+    shell.now += 21
+    shell.passes(2)
+    shell.observe(children={})
+    shell.passes(2)
+    shell.job = make_job(**spec(9), restartToken=shell.job.spec.restart_token)
+    shell.passes(2)
+    assert (shell.status.plan_generation, shell.status.replicas) == (2, 4)
+    assert "the job goes on with 4 pods" in shell.condition("SpecValid")[2]
+    shell.job = make_job(**spec(3), restartToken=shell.job.spec.restart_token)
+    shell.passes(2)
+    assert (shell.status.plan_generation, shell.status.replicas) == (3, 3), "nothing of it was made yet"
+
+
+def test_a_refused_size_is_no_first_one() -> None:
+    shell = Shell(make_job(**spec(9)))
+    shell.passes(3)
+    assert shell.status.plan_generation == 0
+    assert shell.condition("SpecValid")[:2] == ("False", "SizeRefused")
