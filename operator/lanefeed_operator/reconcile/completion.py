@@ -91,7 +91,7 @@ def _total(p: Pass) -> int:
 
 
 def _stranded(p: Pass, children: Children) -> bool:
-    """Some pods exited 0, and those that were replaced since wait for them in vain: finish, or begin a new plan."""
+    """Some pods exited 0, and others wait for them in vain: finish, or begin a new plan."""
     feed = p.observed.feed
     if not children.succeeded or not children.alive or p.status.stop is not None or not feed.moved:
         return False
@@ -99,7 +99,9 @@ def _stranded(p: Pass, children: Children) -> bool:
     waiting = {rank // per_pod for rank in unended(p, children)}
     if not all(pod.index in waiting for pod in children.alive):
         return False
-    if not any(_in_vain(p, children, pod) for pod in children.alive):
+    # A peer that exited 0 too early (on SIGTERM, say) completed its index; where 0 is enough it did so on purpose.
+    early = bool(waiting & children.succeeded) and p.job.spec.completion is not Completion.ON_EXIT
+    if not early and not any(_in_vain(p, children, pod) for pod in children.alive):
         return False
     left = STRANDED_SECONDS - (p.now - feed.moved)
     if left > 0:
@@ -109,15 +111,15 @@ def _stranded(p: Pass, children: Children) -> bool:
 
 
 def _in_vain(p: Pass, children: Children, pod: Pod) -> bool:
-    """Whether the pod took the place of another one and took part in no commit since: its peers may have gone before.
+    """Whether the pod, or a rank in it, began anew and took part in no commit since: its peers may have gone before.
 
     One that was there all the time works on after its last batch: it evaluates, exports, uploads.
     """
-    dead = any(other.index == pod.index and not other.alive for other in children.pods)
-    if not (dead or children.failures.get(pod.index) or children.disruptions):
-        return False
     lives = [view for view in p.observed.feed.ranks.values() if view.pod_uid == pod.uid]
-    return all(p.last_step <= view.started for view in lives)
+    dead = any(other.index == pod.index and not other.alive for other in children.pods)
+    replaced = dead or bool(children.failures.get(pod.index)) or children.disruptions > 0
+    anew = replaced or any(view.started > p.status.plan.start for view in lives)
+    return anew and all(p.last_step <= view.started for view in lives)
 
 
 def _believed(p: Pass, children: Children) -> bool:

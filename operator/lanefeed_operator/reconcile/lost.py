@@ -3,7 +3,7 @@
 A pod whose sidecar reports is not lost, whatever its node is marked as: reports come straight here, and after an outage
 of the API server a node can be marked for a minute although its kubelet and its pods are well. Reports count while the
 job moves: a pod that its peers cannot reach reports on for ever, and no kubelet would restart it. Once the pod is being
-deleted the node controller has decided, and reports keep nothing. Pods of plans that are over are freed as well: nothing
+deleted the node controller has decided, and reports keep nothing. Pods of plans that are over are freed too: nothing
 starts while one of them seems to live (`running.strays`).
 """
 

@@ -12,6 +12,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -33,6 +34,9 @@ if TYPE_CHECKING:
 __all__ = ["NEVER", "DecodedCache", "Future", "open_cache"]
 
 log = logging.getLogger(__name__)
+
+#: Former needs that are kept beside those of now before they are taken away.
+_STALE = 64
 
 #: No use is known: needed later than everything else.
 NEVER = 1 << 62
@@ -113,7 +117,9 @@ class DecodedCache:
         except (EntryError, OSError) as error:
             self._stats.add(disk_cache_damaged=1)
             log.warning("entry %s of the cache is damaged (%s): it is removed and decoded again", name, error)
-            self._disk.remove(name)
+            # One of another user may stay: it is found damaged again, which costs time.
+            with suppress(OSError):
+                self._disk.remove(name)
             self._forget(group)
             return None
         finally:
@@ -126,6 +132,10 @@ class DecodedCache:
         with self._lock:
             self._known[group] = _Known(name, need)
             heapq.heappush(self._heap, (-need, group))
+            if len(self._heap) > 2 * len(self._known) + _STALE:
+                # Each use leaves the former need behind; only giving entries up would take them away.
+                self._heap = [(-known.need, group) for group, known in self._known.items()]
+                heapq.heapify(self._heap)
 
     def _forget(self, group: "RowGroupKey") -> None:
         with self._lock:

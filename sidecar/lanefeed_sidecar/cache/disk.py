@@ -8,6 +8,7 @@ what a crash left. Removing is unlinking: whoever has the entry open reads on. K
 import fcntl
 import logging
 import os
+import re
 import time
 import uuid
 from collections.abc import Callable, Iterator
@@ -22,6 +23,7 @@ log = logging.getLogger(__name__)
 
 LOCK, USAGE, ALIVE = "lock", "usage", "alive"
 TEMPORARY = ".new-"
+_FOLDER, _ENTRY = re.compile(r"[0-9a-f]{32}"), re.compile(r"[0-9]+|\.new-[0-9a-f]{32}")
 #: Entries of others that nobody has read for so long may go when room is needed.
 IDLE_SECONDS = 120.0
 
@@ -65,12 +67,13 @@ class DiskCache:
         self._set_used(used)
 
     def _files(self) -> Iterator[tuple[Path, os.stat_result]]:
+        """Entries, and what is being written: nothing else in the folder is ours to count or to remove."""
         for folder in os.scandir(self.root):
-            if not folder.is_dir(follow_symlinks=False):
+            if not (_FOLDER.fullmatch(folder.name) and folder.is_dir(follow_symlinks=False)):
                 continue
             for entry in os.scandir(folder):
                 try:
-                    if entry.is_file(follow_symlinks=False):
+                    if _ENTRY.fullmatch(entry.name) and entry.is_file(follow_symlinks=False):
                         yield Path(entry.path), entry.stat(follow_symlinks=False)
                 except FileNotFoundError:
                     # Another sidecar has just removed it.

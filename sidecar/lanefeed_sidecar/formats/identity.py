@@ -21,7 +21,7 @@ REMEDY = "restore the file, or make a new manifest with `lanefeed index` and sta
 _BLOCK = 1 << 20
 
 #: Shards whose content was checked in this process; they are immutable.
-_verified: set[tuple[str, str]] = set()
+_verified: set[tuple[str, str, int, int, int, int]] = set()
 _verified_lock = threading.Lock()
 
 
@@ -54,13 +54,18 @@ def _when(etag: str) -> str:
 
 
 def check_content(path: str, shard: Shard) -> None:
-    """Compare xxh3-64 of the whole file with the manifest's, once per process; nothing where it has none."""
+    """Compare xxh3-64 of the whole file with the manifest's; nothing where it has none.
+
+    Once per process, and again where the file is another one, or was written to, since.
+    """
     if not shard.content:
         return
-    with _verified_lock:
-        if (path, shard.content) in _verified:
-            return
     try:
+        stat = os.stat(path)
+        key = (path, shard.content, stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns)
+        with _verified_lock:
+            if key in _verified:
+                return
         digest = content_digest(path)
     except OSError as error:
         raise DataError(f"shard {path} cannot be read: {error.strerror}; {REMEDY}") from error
@@ -69,7 +74,7 @@ def check_content(path: str, shard: Shard) -> None:
             f"shard {path} is corrupt: its digest is {digest} and the manifest says {shard.content}; {REMEDY}"
         )
     with _verified_lock:
-        _verified.add((path, shard.content))
+        _verified.add(key)
 
 
 def forget_content(path: str) -> None:

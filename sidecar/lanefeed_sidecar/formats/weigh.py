@@ -100,7 +100,7 @@ class Weigher:
             leaf = file.schema.column(index)
             column = next((c for c in columns if leaf.path == c.name or leaf.path.startswith(f"{c.name}.")), None)
             if column is not None:
-                self._leaves.append(_Leaf(index, column, leaf.physical_type, leaf.path, leaf.max_repetition_level > 0))
+                self._leaves.append(_Leaf(index, column, leaf.physical_type, leaf.path, leaf.max_repetition_level))
 
     def weigh(self, row_group: int, most: int, passed: Set[str] = frozenset()) -> Weight:
         """Of the columns but for those that are `passed` over.

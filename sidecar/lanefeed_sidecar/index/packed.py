@@ -25,6 +25,7 @@ from lanefeed_sidecar.formats.remote import RemoteShards
 from lanefeed_sidecar.formats.types import Unsupported, column_of
 from lanefeed_sidecar.index.scan import BadShard, Scanned
 from lanefeed_sidecar.sources import is_remote
+from lanefeed_sidecar.sources.objects import ReadFailed
 
 __all__ = ["PackedShard", "count", "settle"]
 
@@ -99,6 +100,9 @@ def count(
         try:
             return _by_reading(item.shard, partial(opened, plain, at[item.shard.path], columns), packing)
         except DataError as error:
+            if isinstance(error.__cause__, ReadFailed):
+                # A store that is away says nothing of the shard.
+                raise
             return BadShard(str(error))
 
     try:

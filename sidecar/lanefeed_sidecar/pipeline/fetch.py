@@ -166,6 +166,7 @@ class Fetch:
                 # It was decoded for the windows of that time, and is wanted by others: it is fetched once more.
                 self._held -= self._cost.pop(group)
                 del self._state[group]
+                self._shards.forget(*group)
             if group in self._state:
                 continue
             if not self._store.needs_fetch(group):
@@ -184,6 +185,7 @@ class Fetch:
     def _sweep(self, wanted: set[RowGroupKey]) -> None:
         """Let go of what was decoded, or is not needed any more."""
         for group in [g for g, state in self._state.items() if g not in wanted and state != _FETCHING]:
-            if self._state.pop(group) == _READY:
-                self._shards.forget(*group)
+            # Also of what was taken: its bytes are there still if the decoded cache had it meanwhile.
+            del self._state[group]
+            self._shards.forget(*group)
             self._held -= self._cost.pop(group)

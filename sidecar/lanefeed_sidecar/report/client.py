@@ -121,8 +121,10 @@ class Reporter:
         """Send a last report, and again until no commit waits, within `seconds`; then end."""
         with self._cond:
             self._closing = time.monotonic() + seconds
-            if self._call is not None:
-                self._call.cancel()
+            # Its answer may come meanwhile.
+            call = self._call
+            if call is not None:
+                call.cancel()
             self._cond.notify_all()
         if self._thread.ident is None:
             self._send_last()

@@ -16,6 +16,8 @@ _OUTAGE = (*_PUSHBACK, "timeout", "reset", "server")
 _IN_A_ROW = 4
 _BASE_SECONDS = 0.1
 _MOST_SECONDS = 5.0
+#: A store that asks for longer is asked again after so long: its word stops every reader, and may be a mistake.
+_MOST_RETRY_AFTER = 60.0
 
 
 class Pace:
@@ -51,7 +53,7 @@ class Pace:
         self._failures += 1
         if retry_after:
             # Later by up to a half: all clients of the store were told the same time.
-            self._hold(now + retry_after * (1 + 0.5 * self._rng()))
+            self._hold(now + min(retry_after, _MOST_RETRY_AFTER) * (1 + 0.5 * self._rng()))
         if kind not in _PUSHBACK and self._failures < _IN_A_ROW:
             return
         # Requests that were under way together tell of one event: it is counted once.

@@ -160,6 +160,7 @@ class Reads:
         """Do it until it succeeds, fails for good, or patience ends."""
         began, tries, wrong = self._clock(), 0, 0
         last: ReadFailed | None = None
+        expired: float | None = None
         while True:
             self._enter(began, last)
             start = self._clock()
@@ -170,10 +171,13 @@ class Reads:
                 tries, last = tries + 1, failed
                 wrong += failed.kind == "range"
                 patience = self._patience(failed, start)
+                # New credentials get their time from when the old ones were refused, however long the store was away.
+                expired = (start if expired is None else expired) if failed.kind == "expired" else None
+                since = began if expired is None else expired
                 if not patience or wrong >= _WRONG_RANGES or self._closed:
                     raise
                 pause = self._rng() * min(self.settings.most, self.settings.base * 2 ** min(tries, 16))
-                if self._clock() + pause - began > patience:
+                if self._clock() + pause - since > patience:
                     waited = f"{failed}; tried {tries} times in {self._clock() - began:.0f} s"
                     raise ReadFailed(failed.kind, waited) from failed
                 self._counters.add(remote_retries=1)

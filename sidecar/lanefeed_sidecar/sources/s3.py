@@ -9,6 +9,7 @@ import re
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from lanefeed_sidecar.errors import ConfigError
@@ -99,31 +100,12 @@ class S3Store:
         return ObjectInfo(key, int(found["ContentLength"]), found.get("ETag", ""))
 
     def _call(self, what: str, **arguments: str) -> Any:
-        from botocore import exceptions
-
-        try:
+        with _botocore():
             return getattr(self._s3, what)(**arguments)
-        except exceptions.ClientError as error:
-            about, meta = error.response.get("Error", {}), error.response.get("ResponseMetadata", {})
-            status, headers = int(meta.get("HTTPStatusCode", 0)), meta.get("HTTPHeaders", {})
-            wait = headers.get("retry-after", "")
-            raise _failed(status, about.get("Code", ""), float(wait) if wait.isdigit() else 0.0) from error
-        except (exceptions.NoCredentialsError, exceptions.PartialCredentialsError) as error:
-            raise _no_credentials() from error
-        except (exceptions.ConnectTimeoutError, exceptions.ReadTimeoutError) as error:
-            raise ReadFailed("timeout", "no answer in time") from error
-        except (exceptions.EndpointConnectionError, exceptions.ProxyConnectionError) as error:
-            raise ReadFailed("connect", "no connection") from error
-        except exceptions.HTTPClientError as error:
-            raise ReadFailed("reset", f"the connection broke: {error}") from error
-        except exceptions.BotoCoreError as error:
-            raise ReadFailed("refused", str(error)) from error
 
     # ---- reading -----------------------------------------------------------------------------------------------
 
     def _url(self, key: str) -> str:
-        from botocore import exceptions
-
         now = time.monotonic()
         with self._lock:
             made, url = self._urls.get(key, (0.0, ""))
@@ -131,12 +113,9 @@ class S3Store:
         if url and now - made < _VALID_SECONDS / 2:
             return url
         arguments = {"Bucket": self.bucket, "Key": key}
-        try:
+        # Signing asks for new credentials where those of now end soon.
+        with _botocore():
             url = client.generate_presigned_url("get_object", Params=arguments, ExpiresIn=_VALID_SECONDS)
-        except (exceptions.NoCredentialsError, exceptions.PartialCredentialsError) as error:
-            raise _no_credentials() from error
-        except exceptions.BotoCoreError as error:
-            raise ReadFailed("refused", str(error)) from error
         with self._lock:
             if len(self._urls) >= _KEPT_URLS:
                 self._urls.pop(next(iter(self._urls)))
@@ -178,6 +157,36 @@ class S3Store:
         """See ObjectStore."""
         self._client.close()
         self._s3.close()
+
+
+@contextmanager
+def _botocore() -> Iterator[None]:
+    """What botocore raises, as the kinds of failure that reads know. Raises ReadFailed."""
+    from botocore import exceptions
+
+    try:
+        yield
+    except exceptions.ClientError as error:
+        about, meta = error.response.get("Error", {}), error.response.get("ResponseMetadata", {})
+        status, headers = int(meta.get("HTTPStatusCode", 0)), meta.get("HTTPHeaders", {})
+        wait = headers.get("retry-after", "")
+        raise _failed(status, about.get("Code", ""), float(wait) if wait.isdigit() else 0.0) from error
+    except (exceptions.NoCredentialsError, exceptions.PartialCredentialsError) as error:
+        raise _no_credentials() from error
+    except (exceptions.ConnectTimeoutError, exceptions.ReadTimeoutError) as error:
+        raise ReadFailed("timeout", "no answer in time") from error
+    except (
+        exceptions.EndpointConnectionError,
+        exceptions.ProxyConnectionError,
+        exceptions.MetadataRetrievalError,
+        exceptions.CredentialRetrievalError,
+    ) as error:
+        # The last two: what hands out credentials did not answer; it is asked again as a store is.
+        raise ReadFailed("connect", "no connection") from error
+    except exceptions.HTTPClientError as error:
+        raise ReadFailed("reset", f"the connection broke: {error}") from error
+    except exceptions.BotoCoreError as error:
+        raise ReadFailed("refused", str(error)) from error
 
 
 def _no_credentials() -> ReadFailed:

@@ -131,6 +131,39 @@ def known(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(decoded.DecodedCache, "knows", lambda *_: True)
 
 
+def test_a_damaged_entry_that_cannot_be_removed_costs_time_alone(
+    manifest: Manifest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The disk became read-only, say, or the entry is another user's."""
+    run(manifest, tmp_path / "c", epochs=2)
+    for path in tmp_path.glob("c/*/*"):
+        path.write_bytes(path.read_bytes()[:-9])
+
+    def refuse(_: object, name: str) -> int:
+        raise PermissionError(13, "Permission denied", name)
+
+    monkeypatch.setattr(decoded.DiskCache, "remove", refuse)
+    again, stats = run(manifest, tmp_path / "c", epochs=1)
+    assert stats.snapshot().counts["disk_cache_damaged"] >= len(set(again.reads)) > 0
+
+
+def test_what_is_remembered_does_not_grow_with_each_use(
+    manifest: Manifest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    most = []
+    remember = decoded.DecodedCache._remember
+
+    def watch(self: decoded.DecodedCache, *arguments: object) -> None:
+        remember(self, *arguments)  # type: ignore[arg-type]
+        most.append((len(self._heap), len(self._known)))
+
+    monkeypatch.setattr(decoded.DecodedCache, "_remember", watch)
+    monkeypatch.setattr(decoded, "_STALE", 2)
+    run(manifest, tmp_path / "c", epochs=8)
+    assert len(most) > 3 * max(known for _, known in most)
+    assert all(heap <= 2 * known + 2 for heap, known in most)
+
+
 @pytest.mark.usefixtures("known")
 def test_a_fill_thread_that_would_wait_reads_out_of_the_cache(manifest: Manifest, tmp_path: Path) -> None:
     """There is not even a decode thread: it delivers every epoch alone, and leaves nothing behind."""

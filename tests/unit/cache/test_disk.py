@@ -16,7 +16,7 @@ from lanefeed_sidecar.cache import disk
 from lanefeed_sidecar.cache.disk import DiskCache
 from lanefeed_sidecar.errors import ConfigError
 
-KEY = "0" * 32
+KEY, DEAD = "0" * 32, "d" * 32
 
 
 def put(cache: DiskCache, number: int, size: int = 100) -> bool:
@@ -100,10 +100,10 @@ def test_a_link_is_not_followed(tmp_path: Path) -> None:
 def test_what_a_crash_left_is_swept_by_whoever_is_alone(tmp_path: Path) -> None:
     first = DiskCache(tmp_path, 1000)
     put(first, 1)
-    (tmp_path / KEY / f"{disk.TEMPORARY}dead").write_bytes(b"y" * 500)
+    (tmp_path / KEY / f"{disk.TEMPORARY}{DEAD}").write_bytes(b"y" * 500)
     (tmp_path / disk.USAGE).write_text("00000000000000999999")
     second = DiskCache(tmp_path, 1000)
-    assert (tmp_path / KEY / f"{disk.TEMPORARY}dead").exists(), "somebody may be writing it"
+    assert (tmp_path / KEY / f"{disk.TEMPORARY}{DEAD}").exists(), "somebody may be writing it"
     second.close()
     first.close()
     third = DiskCache(tmp_path, 1000)
@@ -212,3 +212,19 @@ def test_threads_share_it(tmp_path: Path) -> None:
         thread.join()
     assert cache.used == real_bytes(tmp_path) <= 3000
     cache.close()
+
+
+def test_files_of_others_are_neither_counted_nor_removed(tmp_path: Path) -> None:
+    """A folder that the user has for something else too: what is in it is none of ours, however old."""
+    foreign = ["photos/mum.jpg", "proj/.new-thing", f"{KEY}/notes.txt", "1/2", f"{KEY[1:]}/3"]
+    for name in foreign:
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_bytes(b"z" * 900)
+        os.utime(tmp_path / name, (0, 0))
+    cache = DiskCache(tmp_path, 450)
+    assert cache.used == 0
+    assert put(cache, 1)
+    os.utime(tmp_path / KEY / "1", (0, 0))
+    assert list(cache.idle()) == [f"{KEY}/1"]
+    cache.close()
+    assert all((tmp_path / name).exists() for name in foreign)

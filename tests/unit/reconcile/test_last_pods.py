@@ -1,4 +1,4 @@
-"""Some pods have exited and others have not, or nobody could listen: who waits in vain, who works on, what is judged."""
+"""Some pods have exited, others not, or nobody listened: who waits in vain, who works on, and what is judged."""
 
 from typing import Any
 
@@ -11,9 +11,10 @@ from sim.jobs import MANIFEST, Shell, kids, make_job, pod, view
 def alone(last: t.Pod, life: t.RankView | None = None, spec: dict[str, Any] | None = None, **more: Any) -> Shell:
     """Pod 0 has exited with 0; `last` of index 1 lives, `life` is its rank's, and nothing has moved for a minute."""
     shell = Shell(make_job(**spec or {})).run()
+    early = more.pop("early", False)
     pods = (pod(0, "Succeeded"), *more.pop("dead", ()), last)
     shell.observe(children={1: kids(succeeded=frozenset({0}), pods=pods, **more)})
-    lives = {0: view(0, 125, ended=True)} | ({1: life} if life else {})
+    lives = {0: view(0, 110 if early else 125, ended=not early)} | ({1: life} if life else {})
     shell.feed(ranks=lives, moved=shell.now, last_step=100, last_generation=1)
     shell.passes()
     assert shell.status.stop is None
@@ -40,6 +41,22 @@ def test_a_pod_that_took_anothers_place_does_not_wait_for_peers_that_are_gone(
     assert shell.status.stop is not None
     assert shell.status.stop.reason == "Interrupted"
     assert shell.passes() == (t.DeleteChildren(1, "Interrupted"),)
+
+
+def test_a_rank_that_began_anew_in_its_pod_does_not_wait_for_peers_that_are_gone() -> None:
+    shell = alone(pod(1), t.RankView(1, 1, "u1", "s", 100, True, 101, True, False))
+    assert shell.status.stop is not None
+
+
+def test_nobody_waits_for_a_peer_that_exited_0_too_early() -> None:
+    """On SIGTERM, at an eviction: its index is complete, and the others stand at their next collective."""
+    shell = alone(pod(1), view(1, 110), early=True)
+    assert shell.status.stop is not None
+    assert shell.status.stop.reason == "Interrupted"
+
+
+def test_where_exit_code_0_is_enough_a_peer_may_exit_whenever_it_likes() -> None:
+    assert alone(pod(1), view(1, 110), {"completion": "OnExit"}, early=True).status.stop is None
 
 
 def test_what_was_committed_to_its_end_is_complete_then() -> None:

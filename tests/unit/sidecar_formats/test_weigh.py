@@ -77,6 +77,23 @@ def test_a_row_above_the_limit_is_refused_and_many_small_ones_are_not(version: s
     reader.close()
 
 
+@pytest.mark.parametrize("shape", [(2, 2), (3, 8, 8), (2, 100, 100)])
+def test_large_row_groups_of_nested_lists_are_passed(shape: tuple[int, ...], tmp_path) -> None:  # type: ignore[no-untyped-def]
+    """Their repetition levels take more than one bit."""
+    width = int(np.prod(shape))
+    rows = 400_000 // width
+    array: pa.Array = pa.array(np.arange(rows * width, dtype=np.int32))
+    for length in reversed(shape):
+        array = pa.FixedSizeListArray.from_arrays(array, length)
+    write(tmp_path / "a.parquet", pa.table({"x": array}), "parquet")
+    manifest = index(tmp_path)
+    reader = open_shard(manifest, 0, delivered_columns(manifest, ()))
+    reader.weigh(0, 1_500_000)
+    values = reader.read(0).columns[0].values
+    assert (np.asarray(values).reshape(-1) == np.arange(rows * width)).all()
+    reader.close()
+
+
 def packed(values: list[int]) -> bytes:
     """Levels of one bit as Parquet writes them: runs of eight and more as runs, the rest packed, eight at a time."""
     out = io.BytesIO()

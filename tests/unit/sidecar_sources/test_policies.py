@@ -2,12 +2,16 @@
 
 import random
 
+import botocore.exceptions
 import pytest
 
 from lanefeed_sidecar.formats.ranges import coalesce
 from lanefeed_sidecar.sources import join, names, relative
 from lanefeed_sidecar.sources.hedge import Hedge
+from lanefeed_sidecar.sources.objects import ReadFailed
 from lanefeed_sidecar.sources.pace import Pace
+from lanefeed_sidecar.sources.reads import Reads, Settings
+from lanefeed_sidecar.sources.s3 import S3Store
 
 
 def outage(pace: Pace, seconds: float, kind: str, start: float = 0.0) -> list[float]:
@@ -144,3 +148,80 @@ def test_coalesced_ranges() -> None:
     assert coalesce([(100, 50), (0, 100), (1000, 10)], hole=100) == [(0, 150), (1000, 10)]
     assert coalesce([(100, 50), (0, 100), (250, 10)], hole=100) == [(0, 260)]
     assert coalesce([(0, 100), (10, 20)], hole=0) == [(0, 100)]
+
+
+def test_a_store_that_asks_for_an_hour_is_asked_again_after_a_minute() -> None:
+    """Its word stops every reader, and would outlast their patience."""
+    pace = Pace(4, lambda: 0.0)
+    pace.wait(0.0)
+    pace.ended(0.0, 0.0, "throttled", retry_after=float("inf"))
+    assert pace.wait(59.0) > 0
+    assert pace.wait(61.0) == 0
+
+
+class Store:
+    """A store whose credentials can be renewed."""
+
+    place = "s3://b"
+
+    def refresh(self, _: float) -> bool:
+        return True
+
+    def close(self) -> None:
+        pass
+
+
+def test_new_credentials_are_tried_however_long_the_store_was_away() -> None:
+    """Twenty seconds of grace begin when the old ones are refused, not when the read began."""
+    now = [0.0]
+    reads = Reads(Store(), settings=Settings(base=1.0, most=1.0), clock=lambda: now[0], rng=lambda: 0.0)  # type: ignore[arg-type]
+    answers = iter(["short"] * 20 + ["expired"] * 2 + [""])
+
+    def action() -> str:
+        now[0] += 5.0
+        kind = next(answers)
+        if kind:
+            raise ReadFailed(kind, kind)
+        return "read"
+
+    assert reads.persist(action) == "read"
+    answers = iter(["expired"] * 20)
+    with pytest.raises(ReadFailed, match="expired"):
+        reads.persist(action)
+    assert len(list(answers)) > 10, "they do not come"
+    reads.close()
+
+
+def _client_error(status: int, code: str) -> botocore.exceptions.ClientError:
+    return botocore.exceptions.ClientError(
+        {"Error": {"Code": code}, "ResponseMetadata": {"HTTPStatusCode": status}}, "AssumeRole"
+    )
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        (botocore.exceptions.EndpointConnectionError(endpoint_url="https://sts"), "connect"),
+        (botocore.exceptions.MetadataRetrievalError(error_msg="no answer"), "connect"),
+        (botocore.exceptions.ReadTimeoutError(endpoint_url="https://sts"), "timeout"),
+        (_client_error(429, "Throttling"), "throttled"),
+        (_client_error(500, "InternalError"), "server"),
+        (botocore.exceptions.NoCredentialsError(), "credentials"),
+    ],
+)
+def test_what_signing_fails_with_is_a_kind_of_failure(
+    error: Exception, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Credentials that end soon are renewed when a read is signed, and what renews them can be away for a moment."""
+    for name, value in {"AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b"}.items():
+        monkeypatch.setenv(name, value)
+    store = S3Store(names.parse("s3://bucket/key?region=us-east-1"))
+
+    def fail(*_: object, **__: object) -> str:
+        raise error
+
+    monkeypatch.setattr(store._s3, "generate_presigned_url", fail)
+    with pytest.raises(ReadFailed) as caught:
+        store._url("key")
+    assert caught.value.kind == kind
+    store.close()
