@@ -115,9 +115,11 @@ def _in_vain(p: Pass, children: Children, pod: Pod) -> bool:
 
     One that was there all the time works on after its last batch: it evaluates, exports, uploads.
     """
-    lives = [view for view in p.observed.feed.ranks.values() if view.pod_uid == pod.uid]
+    views = [view for view in p.observed.feed.ranks.values() if view.pod_index == pod.index]
+    lives = [view for view in views if view.pod_uid == pod.uid]
     dead = any(other.index == pod.index and not other.alive for other in children.pods)
-    replaced = dead or bool(children.failures.get(pod.index)) or children.disruptions > 0
+    # A rank that was last heard of in another pod tells it too.
+    replaced = dead or len(lives) < len(views) or bool(children.failures.get(pod.index)) or children.disruptions > 0
     anew = replaced or any(view.started > p.status.plan.start for view in lives)
     return anew and all(p.last_step <= view.started for view in lives)
 

@@ -50,7 +50,7 @@ def dataset(p: Pass) -> bool:
 
 
 def _waits(p: Pass) -> bool:
-    """A job that is to be suspended needs no dataset for that."""
+    """Whether nothing may go on without the dataset: pods that run do, and to be suspended needs none."""
     return p.children is None and not p.job.spec.suspend
 
 

@@ -23,7 +23,8 @@ log = logging.getLogger(__name__)
 
 LOCK, USAGE, ALIVE = "lock", "usage", "alive"
 TEMPORARY = ".new-"
-_FOLDER, _ENTRY = re.compile(r"[0-9a-f]{32}"), re.compile(r"[0-9]+|\.new-[0-9a-f]{32}")
+_FOLDER = re.compile(r"[0-9a-f]{32}")
+_ENTRY = re.compile(rf"[0-9]+|{re.escape(TEMPORARY)}{_FOLDER.pattern}")
 #: Entries of others that nobody has read for so long may go when room is needed.
 IDLE_SECONDS = 120.0
 

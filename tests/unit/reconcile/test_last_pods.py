@@ -59,18 +59,6 @@ def test_where_exit_code_0_is_enough_a_peer_may_exit_whenever_it_likes() -> None
     assert alone(pod(1), view(1, 110), {"completion": "OnExit"}, early=True).status.stop is None
 
 
-def test_what_was_committed_to_its_end_is_complete_then() -> None:
-    shell = Shell(make_job()).run()
-    pods = (pod(0, "Succeeded"), AGAIN)
-    shell.observe(children={1: kids(succeeded=frozenset({0}), pods=pods, failures={1: 1})})
-    shell.feed(ranks={r: view(r, 125, ended=True) for r in range(2)}, moved=shell.now, last_step=125, last_generation=1)
-    shell.passes()
-    assert shell.status.state != "Complete"
-    shell.now += 61
-    shell.passes()
-    assert shell.status.state == "Complete"
-
-
 @pytest.mark.parametrize("spec", [{}, {"completion": "OnExit"}], ids=["StreamEnd", "OnExit"])
 def test_a_pod_that_was_there_all_the_time_may_work_on_after_its_peers(spec: dict[str, Any]) -> None:
     """It evaluates, or uploads the model, before it asks for the batch that is not there."""

@@ -353,6 +353,20 @@ def test_deadline_and_time_to_live() -> None:
     assert shell.passes() == (t.DeleteJob(),)
 
 
+def test_a_stranded_pod_does_not_wait_for_ever() -> None:
+    """Its peers exited 0; it died before it could, and its replacement waits for them."""
+    shell = Shell(make_job()).run()
+    some = kids(succeeded=frozenset({0}), pods=(pod(0, "Succeeded"), pod(1, uid="again")))
+    shell.observe(children={1: some})
+    ended = {r: view(r, 125, ended=True) for r in range(2)}
+    shell.feed(ranks=ended, moved=shell.now, last_step=125, last_generation=1)
+    shell.passes()
+    assert shell.status.state != "Complete"
+    shell.now += 61
+    shell.passes()
+    assert shell.status.state == "Complete"
+
+
 def test_times() -> None:
     assert from_time(to_time(NOW + 0.25)) == NOW + 0.25
     assert from_time("") == 0
