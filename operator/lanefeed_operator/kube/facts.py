@@ -61,6 +61,8 @@ class JobFacts(Ours):
     complete: bool
     #: Reason and message of the condition Failed (or FailureTarget).
     gave_up: tuple[str, str] | None
+    #: Digest of the pod template that the operator made it with, where it wrote one.
+    template: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +105,7 @@ def job_facts(raw: Object) -> JobFacts:
         failed=status.get("failedIndexes") or "",
         complete="Complete" in conditions,
         gave_up=(over.get("reason", ""), over.get("message", "")) if over else None,
+        template=(raw["metadata"].get("annotations") or {}).get(c.TEMPLATE_ANNOTATION, ""),
     )
 
 

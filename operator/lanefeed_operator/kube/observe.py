@@ -234,9 +234,14 @@ def indexer_trouble(world: World, job: JobFacts) -> Why | None:
         return Why("Queued", f"a queue holds the indexer's Job {job.name} back until there is quota")
     alive = [pod for pod in world.pods_of(job) if _alive(pod)]
     last = max(alive, key=lambda pod: pod.created, default=None)
-    for trouble in last.state.troubles if last else ():
+    if last is None:
+        return None
+    if lost_since(world, last) is not None:
+        text = f"nobody hears of node {last.node}, where the indexer's pod {last.name} is: "
+        return Why("NodeLost", f"{text}it is made again once that lasts for spec.elastic.nodeLostSeconds (0: never)")
+    for trouble in last.state.troubles:
         lasting = trouble.reason not in ON_THE_WAY
-        if last is None or not (lasting or world.now - last.created > CREATING_SECONDS):
+        if not (lasting or world.now - last.created > CREATING_SECONDS):
             continue
         where = f"container {trouble.container}: " if trouble.container else ""
         text = f"the indexer's pod {last.name} cannot run: {where}{trouble.reason}"

@@ -30,6 +30,8 @@ UID_ANNOTATION = "lanefeed.dev/job-uid"
 #: Digest of the plan document, on the pods: who reads one knows which plan it follows.
 DIGEST_ANNOTATION = "lanefeed.dev/plan-digest"
 MANIFEST_ANNOTATION = "lanefeed.dev/manifest"
+#: Digest of the indexer's pod template, on its Job: whether the spec would make another one by now.
+TEMPLATE_ANNOTATION = "lanefeed.dev/template-digest"
 #: Prefix that only the operator may use.
 OWN_PREFIX = "lanefeed.dev/"
 #: Set by the Job controller on each pod.

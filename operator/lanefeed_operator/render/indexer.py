@@ -1,5 +1,7 @@
 """The Job that indexes the dataset: with the user's service account, volumes and placement it sees what they see."""
 
+import hashlib
+import json
 from typing import Any
 
 from lanefeed_core.images import image_options
@@ -84,10 +86,11 @@ def indexer(job: Job, settings: Settings) -> dict[str, Any]:
         {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]},
         {"action": "FailJob", "onExitCodes": hopeless},
     ]
+    marks = {c.TEMPLATE_ANNOTATION: _digest(pod)}
     return {
         "apiVersion": "batch/v1",
         "kind": "Job",
-        "metadata": metadata(job, names.indexer_name(job.metadata.name), "indexer"),
+        "metadata": metadata(job, names.indexer_name(job.metadata.name), "indexer", annotations=marks),
         "spec": {
             "backoffLimit": RETRIES,
             "podReplacementPolicy": "Failed",
@@ -95,6 +98,11 @@ def indexer(job: Job, settings: Settings) -> dict[str, Any]:
             "template": {"metadata": {"labels": labels(job, "indexer")}, "spec": pod},
         },
     }
+
+
+def _digest(pod: dict[str, Any]) -> str:
+    """Of a pod's spec: equal for equal ones, in whatever order the user wrote the fields."""
+    return hashlib.blake2b(json.dumps(pod, sort_keys=True).encode(), digest_size=16).hexdigest()
 
 
 def arguments(job: Job, trainer: dict[str, Any]) -> list[str]:

@@ -48,6 +48,7 @@ from lanefeed_operator.render import (
 from lanefeed_operator.render import constants as c
 from lanefeed_operator.runtime.ending import is_ending
 from lanefeed_operator.runtime.fencing import free_pod
+from lanefeed_operator.runtime.indexing import next_step, wait_seconds
 from lanefeed_operator.runtime.owned import NameConflict, ensure, is_ours
 from lanefeed_operator.runtime.registry import Member, Registry
 from lanefeed_operator.runtime.view import View
@@ -60,8 +61,6 @@ log = logging.getLogger(__name__)
 ASK_AGAIN_SECONDS = 10.0
 #: Children of a former job of the same name are waited for this long, then shown as what is in the way.
 FORMER_SECONDS = 60.0
-#: An indexer that failed is made again after so long, doubled each time.
-FIRST_INDEX_WAIT, MAX_INDEX_WAIT = 10.0, 300.0
 #: Plans whose documents are kept, the present one with them.
 KEPT_PLANS = 3
 #: What a job may have asked to be deleted; the oldest are forgotten.
@@ -136,15 +135,21 @@ class Actions:
     # ---- the manifest ------------------------------------------------------------------------------------------
 
     def _build_manifest(self, scene: Scene) -> bool:
-        """One indexer at a time; one that has ended without a manifest makes room for the next, ever more slowly."""
-        member = scene.member
+        """See `indexing`."""
+        member, limit = scene.member, scene.job.spec.elastic.node_lost_seconds
         body = indexer(scene.job, self._settings)
-        old = next((x for x in scene.world.our_jobs("indexer") if x.name == body["metadata"]["name"]), None)
-        if old is not None:
-            over = old.complete or old.gave_up is not None
-            if over and old.deleted is None and scene.now >= member.index_after:
-                self._delete(scene, JOBS, old, "Background")
-            return False
+        name, digest = body["metadata"]["name"], body["metadata"]["annotations"][c.TEMPLATE_ANNOTATION]
+        step = next_step(scene.world, name, digest, after=member.index_after, lost_seconds=limit)
+        for pod in step.free:
+            self._free(pod, f"nobody hears of the indexer's node {pod.node} for {limit} s", scene.now)
+        if step.anew:
+            member.index_tries, member.index_after = 0, 0.0
+        if step.delete is not None:
+            self._delete(scene, JOBS, step.delete, "Background")
+        return self._make_indexer(scene, body) if step.make else False
+
+    def _make_indexer(self, scene: Scene, body: Object) -> bool:
+        member = scene.member
         if not scene.current():
             return True
         self._trust(scene, again=True)
@@ -152,8 +157,7 @@ class Actions:
         self._view.put(JOBS, made)
         if new:
             member.index_tries += 1
-            wait = min(MAX_INDEX_WAIT, FIRST_INDEX_WAIT * 2.0 ** min(member.index_tries - 1, 10))
-            member.index_after = scene.now + wait
+            member.index_after = scene.now + wait_seconds(member.index_tries)
             with member.lock:
                 # What a former try said is over.
                 member.info = member.info if member.chunks else None
@@ -238,9 +242,7 @@ class Actions:
         for pod in scene.world.former():
             since = lost_since(scene.world, pod)
             if limit and since is not None and scene.now - since >= limit:
-                freed = free_pod(self._api, pod, f"its job is gone, and its node is lost for {limit} s", scene.now)
-                if freed is not None:
-                    self._view.put(PODS, freed)
+                self._free(pod, f"its job is gone, and its node is lost for {limit} s", scene.now)
             else:
                 waiting.append(pod.name)
         if waiting:
@@ -356,10 +358,13 @@ class Actions:
         pod = next((x for x in scene.world.pods if x.uid == pod_uid), None)
         if pod is None:
             return False
-        freed = free_pod(self._api, pod, reason, scene.now)
+        self._free(pod, reason, scene.now)
+        return True
+
+    def _free(self, pod: PodFacts, reason: str, now: float) -> None:
+        freed = free_pod(self._api, pod, reason, now)
         if freed is not None:
             self._view.put(PODS, freed)
-        return True
 
 
 def _why(action: r.Action, error: OperatorError) -> r.Why:
