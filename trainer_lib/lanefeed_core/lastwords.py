@@ -6,7 +6,7 @@ sidecar, read by the operator, which treats it as one more report: the same sess
 """
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -24,6 +24,9 @@ _PREFIX = '{"lanefeed":'
 #: Commits kept apart for each rank, where all of them do not fit; older ones are joined.
 _KEEP = (16, 8, 4, 2, 1)
 _SHORT_TEXT = 200
+#: Of one pod; a ShardedTrainingJob may have 64.
+MAX_RANKS = 1024
+_INT64 = 1 << 63
 
 
 class LastWordsError(CoreError):
@@ -96,14 +99,16 @@ def encode(words: LastWords, limit: int = MAX_BYTES) -> str:
 
 
 def decode(text: str) -> LastWords:
-    """The inverse of `encode`. Raises LastWordsError."""
+    """The inverse of `encode`. Raises LastWordsError, whatever the text is: any program in a pod can write one."""
     try:
         data = json.loads(text)
         version = data["lanefeed"]
         if version != VERSION:
             raise LastWordsError(f"last words have version {version!r}: this Lanefeed knows {VERSION}")
         return _build(data)
-    except (ValueError, KeyError, TypeError, IndexError, AttributeError) as error:
+    except LastWordsError:
+        raise
+    except (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError) as error:
         raise LastWordsError(f"the termination message is no last words, or was cut: {error!r}") from None
 
 
@@ -136,28 +141,44 @@ def _text(words: LastWords) -> str:
 
 
 def _build(data: dict[str, Any]) -> LastWords:
-    names = [str(name) for name in data.get("names", ())]
-    commits = []
-    for rank, start, stop, name, ledger in data.get("commits", ()):
-        text = names[name] if name >= 0 else ""
-        commits.append(Commit(int(rank), int(start), int(stop), text, Ledger.from_dict(ledger)))
-    ranks = []
-    for first, last, started, from_state, consumed, ended in data["ranks"]:
-        one = Rank(0, int(started), bool(from_state), int(consumed), bool(ended))
-        ranks += [replace(one, rank=rank) for rank in range(int(first), int(last) + 1)]
     return LastWords(
         why=str(data["why"]),
         job_uid=str(data["job"]),
         pod_uid=str(data["pod"]),
-        pod_index=int(data["index"]),
-        plan_generation=int(data["plan"]),
+        pod_index=_number(data["index"]),
+        plan_generation=_number(data["plan"]),
         session=str(data["session"]),
-        sequence=int(data["sequence"]),
-        ranks=tuple(ranks),
-        commits=tuple(commits),
+        sequence=_number(data["sequence"]),
+        ranks=tuple(_ranks(data["ranks"])),
+        commits=tuple(_commits(data)),
         failures=tuple(Failure(str(k), str(m), bool(r)) for k, m, r in data.get("failures", ())),
-        left_out=int(data.get("leftOut", 0)),
+        left_out=_number(data.get("leftOut", 0)),
     )
+
+
+def _ranks(runs: Iterable[Sequence[Any]]) -> Iterator[Rank]:
+    """Each rank of the runs; a run of a few bytes can stand for any number of ranks, so that it is looked at first."""
+    left = MAX_RANKS
+    for first, last, started, from_state, consumed, ended in runs:
+        left -= max(0, _number(last) - _number(first) + 1)
+        if left < 0:
+            raise LastWordsError(f"last words tell of ranks {first} to {last}: a pod has {MAX_RANKS} at most")
+        one = Rank(0, _number(started), bool(from_state), _number(consumed), bool(ended))
+        yield from (replace(one, rank=rank) for rank in range(first, last + 1))
+
+
+def _commits(data: Mapping[str, Any]) -> Iterator[Commit]:
+    names = [str(name) for name in data.get("names", ())]
+    for rank, start, stop, name, ledger in data.get("commits", ()):
+        text = names[name] if name >= 0 else ""
+        yield Commit(_number(rank), _number(start), _number(stop), text, Ledger.from_dict(ledger))
+
+
+def _number(value: Any) -> int:
+    """One that a report's field holds, too: what is larger makes nothing but trouble later. Raises LastWordsError."""
+    if type(value) is not int or not 0 <= value < _INT64:
+        raise LastWordsError(f"last words hold {str(value)[:40]!r} where a number from 0 to 2**63 - 1 belongs")
+    return value
 
 
 def _runs(ranks: Iterable[Rank]) -> Iterator[list[int]]:

@@ -13,6 +13,7 @@ from rich.console import Console
 from lanefeed_core.errors import CoreError
 from lanefeed_operator.cli import bench, index, plan, run, scale, status, top, verify
 from lanefeed_operator.errors import OperatorError
+from lanefeed_operator.kube.api import DEEPEST_JSON
 
 __all__ = ["app", "main"]
 
@@ -45,6 +46,7 @@ def show_version() -> None:
 
 def main() -> None:
     """Run the command line; what a user did wrong is told in words and ends with exit code 2."""
+    sys.setrecursionlimit(DEEPEST_JSON)
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s", stream=sys.stderr)
     try:
         app()

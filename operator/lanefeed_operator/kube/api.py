@@ -12,6 +12,7 @@ from lanefeed_operator.errors import OperatorError
 
 __all__ = [
     "CONFIG_MAPS",
+    "DEEPEST_JSON",
     "EVENTS",
     "JOBS",
     "LEASES",
@@ -34,6 +35,10 @@ __all__ = [
 ]
 
 Object = dict[str, Any]
+
+#: Recursion limit of a process that reads objects: the API server takes 10,000 levels from anybody who may write one
+#: field that is kept as it is, and Python reads one thousand by itself. The rest is for what is around them.
+DEEPEST_JSON = 12_000
 
 
 @dataclass(frozen=True, slots=True)

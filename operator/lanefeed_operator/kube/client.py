@@ -297,9 +297,9 @@ def _cause(error: Exception) -> str:
 def _parsed(method: str, url: str, text: bytes) -> Object:
     try:
         found = json.loads(text)
-    except ValueError:
-        # A proxy's page, or half an answer.
-        raise Unreachable(f"{method} {url}: the answer is no JSON: {text[:80]!r}", code=0) from None
+    except (ValueError, RecursionError) as error:
+        # A proxy's page, or half an answer; deeper than DEEPEST_JSON is no API server's.
+        raise Unreachable(f"{method} {url}: the answer is no JSON ({error}): {text[:80]!r}", code=0) from None
     if not isinstance(found, dict):
         raise Unreachable(f"{method} {url}: the answer is no object: {text[:80]!r}", code=0)
     return found
@@ -310,7 +310,7 @@ def _refusal(method: str, url: str, code: int, text: bytes, retry_after: str | N
     try:
         status = json.loads(text)
         status = status if isinstance(status, dict) else {}
-    except ValueError:
+    except (ValueError, RecursionError):
         status = {}
     message = str(status.get("message") or text.decode(errors="replace").strip() or f"HTTP {code}")[:MESSAGE_CHARS]
     reason = str(status.get("reason") or "")

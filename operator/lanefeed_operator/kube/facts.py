@@ -19,6 +19,9 @@ __all__ = ["Facts", "JobFacts", "NodeFacts", "Ours", "PodFacts", "job_facts", "n
 #: The Job controller's bookkeeping on each pod: failures of its index before it, counted and ignored ones.
 FAILURES_ANNOTATION = "batch.kubernetes.io/job-index-failure-count"
 IGNORED_ANNOTATION = "batch.kubernetes.io/job-index-ignored-failure-count"
+MAX_DIGITS = 18
+#: A Job of ten thousand pods has no longer sets than this; more is not the Job controller's.
+MAX_INDEX = 100_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +101,7 @@ def job_facts(raw: Object) -> JobFacts:
     return JobFacts(
         **_ours(raw),
         suspended=bool(spec.get("suspend")),
-        completions=spec.get("completions") or 1,
+        completions=min(spec.get("completions") or 1, MAX_INDEX),
         parallelism=spec.get("parallelism", 1),
         started=seconds(status.get("startTime")),
         succeeded=status.get("completedIndexes") or "",
@@ -115,7 +118,7 @@ def pod_facts(raw: Object) -> PodFacts:
     notes, labels = meta.get("annotations") or {}, meta.get("labels") or {}
     return PodFacts(
         **_ours(raw),
-        index=_number(notes.get(c.INDEX_LABEL) or labels.get(c.INDEX_LABEL), -1),
+        index=_index(notes.get(c.INDEX_LABEL) or labels.get(c.INDEX_LABEL)),
         node=sys.intern((raw.get("spec") or {}).get("nodeName") or ""),
         failures=_number(notes.get(FAILURES_ANNOTATION), 0),
         ignored=_number(notes.get(IGNORED_ANNOTATION), 0),
@@ -164,6 +167,11 @@ def _ours(raw: Object) -> dict[str, Any]:
     }
 
 
+def _index(text: str | None) -> int:
+    found = _number(text, -1)
+    return found if found <= MAX_INDEX else -1
+
+
 def _number(text: str | None, other: int) -> int:
-    """What users can write too: nothing else than a number counts."""
-    return int(text) if text and text.isascii() and text.isdigit() else other
+    """What users can write too, 256 KiB of it: nothing else than a number that fits 63 bits counts."""
+    return int(text) if text and len(text) <= MAX_DIGITS and text.isascii() and text.isdigit() else other

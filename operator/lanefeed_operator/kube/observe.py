@@ -8,7 +8,7 @@ that we need is in the way (`NameConflict`).
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from lanefeed_operator.kube.facts import JobFacts, NodeFacts, PodFacts, seconds
+from lanefeed_operator.kube.facts import MAX_DIGITS, MAX_INDEX, JobFacts, NodeFacts, PodFacts, seconds
 from lanefeed_operator.kube.podstate import ON_THE_WAY
 from lanefeed_operator.reconcile.troubles import remedy
 from lanefeed_operator.reconcile.types import EXIT_STOPPED, FAILED, Children, ManifestInfo, Pod, Why
@@ -20,8 +20,6 @@ __all__ = ["EXIT_HOPELESS", "World", "children", "index_set", "indexer_info", "i
 EXIT_HOPELESS = 2
 #: A pod whose containers are not made for this long is in trouble (a Secret that is missing, most often).
 CREATING_SECONDS = 20.0
-#: A Job of ten thousand pods has no longer sets than this; more is not the Job controller's.
-MAX_INDEX = 100_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,11 +189,15 @@ def index_set(text: str) -> frozenset[int]:
     found: set[int] = set()
     for part in text.split(","):
         first, dash, last = part.partition("-")
-        if not first.isdigit() or (dash and not last.isdigit()):
+        if not _small(first) or (dash and not _small(last)):
             continue
         low, high = int(first), int(last) if dash else int(first)
         found.update(range(low, min(high, MAX_INDEX) + 1))
     return frozenset(found)
+
+
+def _small(text: str) -> bool:
+    return text.isascii() and text.isdigit() and len(text) <= MAX_DIGITS
 
 
 # ---- the indexer -----------------------------------------------------------------------------------------------

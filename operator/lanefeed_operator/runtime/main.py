@@ -12,10 +12,11 @@ import sys
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from types import FrameType
 
 from lanefeed_operator.errors import OperatorError
-from lanefeed_operator.kube.api import NODES, STJS, ApiError, Forbidden, Kind, KubeApi, NotFound, Object
+from lanefeed_operator.kube.api import DEEPEST_JSON, NODES, ApiError, Forbidden, Kind, KubeApi, NotFound, Object
 from lanefeed_operator.kube.client import Client, connect
 from lanefeed_operator.runtime import logs
 from lanefeed_operator.runtime.decisions import Decisions
@@ -25,6 +26,7 @@ from lanefeed_operator.runtime.http import HttpServer
 from lanefeed_operator.runtime.leader import Leader
 from lanefeed_operator.runtime.lease import Lease
 from lanefeed_operator.runtime.metrics import Metrics, version
+from lanefeed_operator.runtime.namespaces import ASK_AGAIN_SECONDS, readable, returned
 from lanefeed_operator.runtime.parts import Parts
 from lanefeed_operator.runtime.settings import PREFIX, OperatorSettings, SettingsError, read
 from lanefeed_operator.runtime.shell import KINDS
@@ -56,6 +58,7 @@ def main(argv: Sequence[str] = (), environ: Mapping[str, str] = os.environ) -> i
     except SettingsError as error:
         print(error, file=sys.stderr)  # noqa: T201 -- there is no log yet
         return BAD_SETTINGS
+    sys.setrecursionlimit(DEEPEST_JSON)
     logs.setup(as_json=settings.log_json, level=settings.log_level)
     process = Process(settings)
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -131,11 +134,12 @@ class Process:
         log.info("health at %s:%d, metrics at %s:%d", s.bind, self.ports[0], s.bind, self.ports[1])
 
     def _work(self) -> None:
-        s = self._settings
-        client = self._given or connect(hook=self.metrics.request, pool=2 * s.workers + 8)
+        wanted = self._settings.watch_namespaces
+        client = self._given or connect(hook=self.metrics.request, pool=2 * self._settings.workers + 8)
         kinds = self._await_api(client)
         if kinds is None or not self._await_lead(client):
             return
+        s = self._settings
         leader = self._leader
         api = GuardedApi(client, may_write=leader.valid if leader else lambda: True, wrote_status=self._wrote_status)
         self.health.waiting("starting: jobs and pods are being listed")
@@ -147,23 +151,33 @@ class Process:
             return
         self.health.ready()
         log.info("ready after %.1f s: %d jobs", time.monotonic() - self._begun, jobs)
-        self._wait()
+        self._wait(client, tuple(name for name in wanted if name not in s.watch_namespaces))
 
-    def _wait(self) -> None:
-        """Until somebody ends it. A lead that is lost while its thread hangs in a request is noticed here."""
+    def _wait(self, client: KubeApi, left_out: Sequence[str]) -> None:
+        """Until somebody ends it. A lead that is lost while its thread hangs in a request is noticed here.
+
+        A namespace of those left out that can be read by now is looked after by a new process: kopf cannot take one in.
+        """
+        asked = time.monotonic()
         while not self._stop.wait(POLL_SECONDS):
             if self._leader is not None and not self._leader.valid():
                 self._lost("the lease could not be renewed in time: another replica may act by now")
+            elif left_out and time.monotonic() - asked >= ASK_AGAIN_SECONDS:
+                back, asked = returned(client, left_out), time.monotonic()
+                if back:
+                    self.end(f"namespace {back} can be read by now: beginning anew, to look after it too", FAILED)
 
     def _await_api(self, client: KubeApi) -> tuple[Kind, ...] | None:
-        """Wait for the API server and the CRD; what may be watched. None: the process is ending."""
-        namespaces = self._settings.watch_namespaces or ("",)
+        """Wait for the API server and the CRD; what may be watched. None: the process is ending.
+
+        Namespaces that cannot be read are left out of the settings from here on.
+        """
+        s = self._settings
         for attempt in itertools.count():
             if self._stop.is_set():
                 return None
             try:
-                for namespace in namespaces:
-                    client.list(STJS, namespace)
+                self._settings = replace(s, watch_namespaces=readable(client, s.watch_namespaces))
                 return KINDS if self._sees_nodes(client) else tuple(k for k in KINDS if k != NODES)
             except NotFound:
                 why = "the CustomResourceDefinition of ShardedTrainingJobs is not installed (chart value crds.install)"

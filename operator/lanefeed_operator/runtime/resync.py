@@ -73,11 +73,18 @@ class Resync:
         self._asked.put(kind)
 
     def relist(self, kind: Kind) -> None:
-        """Make the View hold what is there. Raises ApiError."""
+        """Make the View hold what is there. Raises ApiError, once all namespaces that answer were listed."""
+        refused = None
         for namespace in self._namespaces if kind.namespaced and self._namespaces else ("",):
             since = self._feed.view.stamp()
-            matters = self._feed.listed(kind, self._listing(kind, namespace), since, namespace)
+            try:
+                matters = self._feed.listed(kind, self._listing(kind, namespace), since, namespace)
+            except ApiError as error:
+                refused = refused or error
+                continue
             log.debug("listed %s: it matters to %d jobs", kind.plural, matters, extra={"resource": kind.plural})
+        if refused is not None:
+            raise refused
 
     def _listing(self, kind: Kind, namespace: str) -> Iterable[Object]:
         labels = "" if kind in (STJS, NODES) else SELECTOR

@@ -9,6 +9,7 @@ heartbeat of a node or a repeated event gives none.
 """
 
 import json
+import logging
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
@@ -18,8 +19,11 @@ from functools import lru_cache
 from lanefeed_operator.kube.api import JOBS, NODES, PODS, STJS, Kind, Object
 from lanefeed_operator.kube.facts import Facts, JobFacts, NodeFacts, Ours, PodFacts, job_facts, node_facts, pod_facts
 from lanefeed_operator.kube.silence import lost_nodes
+from lanefeed_operator.render import constants as c
 
 __all__ = ["JobKey", "StjFacts", "View"]
+
+log = logging.getLogger(__name__)
 
 #: (namespace, name) of a ShardedTrainingJob.
 JobKey = tuple[str, str]
@@ -56,6 +60,32 @@ _READ: Mapping[Kind, Callable[[Object], Facts]] = {
     NODES: node_facts,
 }
 
+#: What reading an object raises of which a part is not what the API server would write.
+UNREADABLE = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError)
+
+
+def _read(kind: Kind, obj: Object) -> Facts | None:
+    """The facts of an object; None for what does not matter. One bad object must harm no other job.
+
+    Of a pod that cannot be read its identity and phase remain: that none of a plan's pods lives must never be wrong.
+    """
+    read = _READ.get(kind)
+    if read is None:
+        return None
+    try:
+        return read(obj)
+    except UNREADABLE as error:
+        meta = obj["metadata"]
+        log.error("%s %s/%s cannot be read: %r", kind.kind, meta.get("namespace", ""), meta["name"], error)
+        return pod_facts(_bare(obj)) if kind == PODS else None
+
+
+def _bare(pod: Object) -> Object:
+    notes = pod["metadata"].get("annotations") or {}
+    kept = {key: notes[key] for key in (c.UID_ANNOTATION, c.INDEX_LABEL) if key in notes}
+    phase = (pod.get("status") or {}).get("phase")
+    return {"metadata": {**pod["metadata"], "annotations": kept}, "spec": pod.get("spec"), "status": {"phase": phase}}
+
 
 class View:
     """See the module."""
@@ -81,10 +111,9 @@ class View:
 
     def put(self, kind: Kind, obj: Object) -> tuple[JobKey, ...]:
         """What was seen, or written, of an object. Ignored where something newer is known."""
-        read = _READ.get(kind)
-        if read is None:
+        facts = _read(kind, obj)
+        if facts is None:
             return ()
-        facts = read(obj)
         with self._lock:
             old = self._find(kind, facts.namespace, facts.name)
             buried = self._gone.get(facts.uid, -1) >= _number(facts.version)

@@ -152,3 +152,28 @@ def test_they_always_fit_and_always_come_back(
     assert (got.session, got.sequence, got.job_uid) == (given.session, given.sequence, given.job_uid)
     assert got == given or len(encode(given, 1 << 20)) > MAX_BYTES
     assert {c.rank for c in got.commits} <= {c.rank for c in commits}
+
+
+def document(**changes: object) -> str:
+    """Last words with something else in one place."""
+    return json.dumps({**json.loads(encode(words())), **changes})
+
+
+HOSTILE = {
+    "more ranks than fit into memory": document(ranks=[[0, 10**12, 0, 0, 0, 0]]),
+    "as many in two runs": document(ranks=[[0, 1000, 0, 0, 0, 0], [1001, 2000, 0, 0, 0, 0]]),
+    "a rank below zero": document(ranks=[[-(10**12), 0, 0, 0, 0, 0]]),
+    "a step beyond 63 bits": document(ranks=[[0, 0, 0, 0, 1 << 63, 0]]),
+    "no number": document(ranks=[[0, 0, 0, 0, float("inf"), 0]]),
+    "a commit beyond 63 bits": document(commits=[[0, 0, 1 << 63, -1, {}]]),
+    "a commit that is no number": document(commits=[[0, 0, "1", -1, {}]]),
+    "nested without end": '{"lanefeed":' + "[" * 3000,
+    "a huge number": '{"lanefeed":1,"sequence":' + "9" * 4000 + "}",
+}
+
+
+@pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE)
+def test_what_a_program_wrote_to_harm_the_reader_is_refused_before_it_costs_anything(text: str) -> None:
+    """A trainer can write its termination message itself: a run of 10**12 ranks took all of the operator's memory."""
+    with pytest.raises(LastWordsError):
+        decode(text)

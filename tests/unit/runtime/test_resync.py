@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from lanefeed_operator.kube.api import JOBS, NODES, PODS, STJS, ApiError, Kind, Unreachable
+from lanefeed_operator.kube.api import JOBS, NODES, PODS, STJS, ApiError, Forbidden, Kind, Unreachable
 from lanefeed_operator.render.constants import JOB_LABEL, MANAGED_BY
 from lanefeed_operator.runtime import resync
 from lanefeed_operator.runtime.decisions import Decisions
@@ -71,6 +71,20 @@ def test_of_some_namespaces_nothing_else_is_read() -> None:
     assert bed.resync.load() == 1
     assert bed.view.keys() == [("b", "job-b")]
     assert {call[2] for call in bed.store.calls if call[0] == "list" and call[1] != "nodes"} == {"b"}
+
+
+def test_a_namespace_that_may_not_be_read_holds_up_no_other() -> None:
+    """It was deleted, and the operator's Role with it."""
+    bed = Bed(namespaces=("a", "b"))
+
+    def before(_verb: str, _kind: Kind, namespace: str, _name: str) -> None:
+        if namespace == "a":
+            raise Forbidden("shardedtrainingjobs is forbidden")
+
+    bed.store.before = before
+    with pytest.raises(Forbidden):
+        bed.resync.relist(STJS)
+    assert bed.view.keys() == [("b", "job-b")]
 
 
 def test_an_api_server_that_is_away_at_the_start_is_said() -> None:
