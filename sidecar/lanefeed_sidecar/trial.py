@@ -90,15 +90,16 @@ def _measure(args: argparse.Namespace) -> dict[str, Any]:
         step, number, start, first = 0, 0, None, 0.0
         end = time.monotonic() + args.seconds
         # Two frames at least, the first of which is not counted: slow storage must not look like none.
-        while (now := time.monotonic()) < end or number < 2:
+        while time.monotonic() < end or number < 2:
             meta = engine.fill(0, step, slots[number % len(slots)], cancelled=lambda: False)
             if meta is None:
                 break
             if start is None:
-                # The first frame waits for whole windows; the rest is the steady state.
-                first = time.monotonic() - indexed
-                start = _Mark(now, time.process_time(), stats.snapshot())
-                end = time.monotonic() + args.seconds
+                # The first frame waits for whole windows; the rest is the steady state. Time and counts begin together:
+                # that wait without its samples would make fast data look slow.
+                start = _Mark(time.monotonic(), time.process_time(), stats.snapshot())
+                first = start.at - indexed
+                end = start.at + args.seconds
             step, number = step + meta.steps, number + 1
         stop = _Mark(time.monotonic(), time.process_time(), stats.snapshot())
     finally:

@@ -1,4 +1,4 @@
-"""What a library raised, as a failure of a kind that its text tells. Used by `arrowfs` and `plugins`."""
+"""What a library raised, as a failure of a kind that its type or its text tells. Used by `arrowfs` and `plugins`."""
 
 import contextlib
 import re
@@ -24,6 +24,19 @@ _KINDS = (
 )
 
 
+#: Types that say more than their words, which are often a path and nothing else.
+_TYPES: tuple[tuple[type[Exception], str], ...] = (
+    (FileNotFoundError, "missing"),
+    (TimeoutError, "timeout"),
+    (ConnectionRefusedError, "connect"),
+    (ConnectionResetError, "reset"),
+    (ConnectionAbortedError, "reset"),
+    (BrokenPipeError, "reset"),
+)
+#: Names of objects, and addresses: whatever has slashes inside.
+_NAMES = re.compile(r"\S*/\S*")
+
+
 @contextlib.contextmanager
 def telling(*errors: type[Exception]) -> Iterator[None]:
     """Raises ReadFailed in the place of these; what tells nothing may be tried again."""
@@ -33,7 +46,17 @@ def telling(*errors: type[Exception]) -> Iterator[None]:
         raise
     except errors as error:
         text = str(error) or type(error).__name__
-        for kind, pattern in _KINDS:
-            if re.search(pattern, text, re.IGNORECASE):
-                raise ReadFailed(kind, text) from error
-        raise ReadFailed("missing" if isinstance(error, FileNotFoundError) else "reset", text) from error
+        raise ReadFailed(_kind(error, text), text) from error
+
+
+def _kind(error: Exception, text: str) -> str:
+    """By its type where that says it all, else by its words. Names are left out: a path may hold any of those words."""
+    for one, kind in _TYPES:
+        if isinstance(error, one):
+            return kind
+    words = _NAMES.sub(" ", text)
+    for kind, pattern in _KINDS:
+        if re.search(pattern, words, re.IGNORECASE):
+            return kind
+    # After its words: a token that has expired is a PermissionError too, of some libraries.
+    return "denied" if isinstance(error, PermissionError) else "reset"

@@ -9,7 +9,27 @@ from lanefeed_core.book import Book, Segment
 from lanefeed_core.ledger import Ledger
 from lanefeed_core.proto import lanefeed_pb2 as pb
 from lanefeed_sidecar.errors import SidecarError
-from lanefeed_sidecar.report.commits import CommitLog
+from lanefeed_operator.coordinator.core import Coordinator
+from lanefeed_operator.coordinator.reports import PodReport, RankCommit, RankReport
+from lanefeed_sidecar.report.commits import BATCH, CommitLog
+from support.report_bed import LANES, TOTAL, ledger
+
+#: Commits in one report here, fewer than the stream has steps.
+LIMIT = 12
+
+
+def coordinator() -> Coordinator:
+    """Of a job of one pod with two ranks, which knows of no commit yet."""
+    core = Coordinator("job", LANES, TOTAL)
+    core.new_plan(1, 1, 2)
+    core.expect(1, 0, "u0")
+    return core
+
+
+def real_commit(start: int, stop: int, rank: int) -> pb.RankCommit:
+    """With what the rank of two does consume there."""
+    whole = sum((ledger(2, rank, step, step + 1) for step in range(start, stop)), Ledger())
+    return pb.RankCommit(rank=rank, start=start, stop=stop, ledger_json=json.dumps(whole.to_dict()))
 
 
 def commit(start: int, stop: int, rank: int = 0, name: str = "") -> pb.RankCommit:
@@ -101,6 +121,73 @@ def test_what_was_sent_is_never_joined(tmp_path: Path) -> None:
         log.append(commit(step, step + 1))
     assert sent[0].message == commit(0, 1)
     assert log.batch()[0].message == commit(0, 1)
+    log.close()
+
+
+def report(core: Coordinator, log: CommitLog, sequence: int, consumed: int) -> int:
+    """One report of the pod with all its ranks, and its answer; how many commits were taken."""
+    batch = log.batch(LIMIT)
+    commits = tuple(
+        RankCommit(m.rank, m.start, m.stop, m.name, Ledger.from_dict(json.loads(m.ledger_json)))
+        for m in (p.message for p in batch)
+    )
+    assert len(commits) <= LIMIT
+    ranks = tuple(RankReport(rank, 0, False, consumed, attached=True) for rank in range(2))
+    reply = core.report(PodReport("job", 0, "u0", 1, "s", sequence, ranks, commits), 100.0)
+    assert not reply.refused
+    log.acknowledge([p.number for p in batch[: reply.commits_taken]])
+    return reply.commits_taken
+
+
+@pytest.mark.parametrize("forgetful", [False, True])
+def test_a_rank_that_commits_much_more_often_than_another_holds_up_nothing(tmp_path: Path, forgetful: bool) -> None:
+    """`if rank == 0: loader.commit(...)`: the other rank commits once, at the end, and by then all of rank 0's wait.
+
+    `forgetful`: the operator is another one for each report, and knows what its status says.
+    """
+    log, end = CommitLog(tmp_path, 1), TOTAL
+    core = coordinator()
+    sequence = 0
+    for step in range(end):
+        log.append(real_commit(step, step + 1, 0))
+        sequence += 1
+        core = coordinator() if forgetful else core
+        assert report(core, log, sequence, step + 1) == 0
+    assert len(log) <= LIMIT
+    log.append(real_commit(0, end, 1))
+    for _ in range(4):
+        sequence += 1
+        core = coordinator() if forgetful and core.snapshot(100.0).last_step == 0 else core
+        report(core, log, sequence, end)
+        feed = core.snapshot(100.0)
+        core.persisted(feed.version)
+    assert core.snapshot(100.0).last_step == end
+    assert not len(log)
+    log.close()
+
+
+def test_commits_that_do_not_connect_leave_room_for_those_of_other_ranks(tmp_path: Path) -> None:
+    log = CommitLog(tmp_path, 1)
+    for life in range(100):
+        log.append(commit(life * 10, life * 10 + 5))
+    log.append(commit(0, 7, 1))
+    found = [(p.message.rank, p.message.stop) for p in log.batch()]
+    assert found[-1] == (1, 7)
+    assert found[:-1] == [(0, life * 10 + 5) for life in range(100 - BATCH // 2, 100)], "the newest lives count"
+    log.close()
+
+
+def test_a_late_answer_acknowledges_nothing_of_what_was_joined_since(tmp_path: Path) -> None:
+    log = CommitLog(tmp_path, 1)
+    for step in range(BATCH):
+        log.append(commit(step, step + 1))
+    sent = [p.number for p in log.batch()]
+    for step in range(BATCH, BATCH + 10):
+        log.append(commit(step, step + 1))
+    middle = next(p for p in log.batch() if p.message.stop - p.message.start > 1)
+    assert (middle.message.start, middle.message.stop) == (BATCH // 2, BATCH // 2 + 11)
+    log.acknowledge(sent)
+    assert [(p.message.start, p.message.stop) for p in log.batch()][0] == (BATCH // 2, BATCH // 2 + 11)
     log.close()
 
 
