@@ -40,6 +40,8 @@ class Commits:
         self._picking = threading.Lock()
         #: Held while a commit is sent and counted: the next one's segment begins where it ended.
         self._turn = threading.Lock()
+        #: The checkpoint that the trainer would restart from: of this life's last commit, or what this life began from.
+        self.checkpoint = ""
         #: Total step at which the stream ends; 0: never or not known.
         self.total = 0
         self.steps_per_epoch = 1
@@ -94,18 +96,20 @@ class Commits:
             )
             self._feed.commit(message, max(0.1, round(end - time.monotonic(), 1)))
             proof.commit(taken)
+            self.checkpoint = name
         finally:
             self._turn.release()
 
     def finish(self, seconds: float = COMMIT_SECONDS) -> None:
         """Say that this rank wants no more, and commit what it consumed since its last commit.
 
-        Takes `seconds` at most. Raises CommitRefused or SidecarLost.
+        Under that commit's name: whoever has to start again after all has this checkpoint and no newer one, and goes on
+        from where its state says. Takes `seconds` at most. Raises CommitRefused or SidecarLost.
         """
         self._stream.finished = True
         self.taken = None
         if self._stream.progress.consumed > self._stream.proof.committed:
-            self._send(self._stream.proof, self.snapshot(), "", seconds)
+            self._send(self._stream.proof, self.snapshot(), self.checkpoint, seconds)
         self._feed.nudge()
 
     def last_words(self) -> None:

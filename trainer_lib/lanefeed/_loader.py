@@ -301,6 +301,8 @@ class Loader:
             hello = self._stream.start(text)
         self._know(hello)
         self._started = True
+        last = hello.last_commit
+        self._commits.checkpoint = last.name if self._state and last and last.step == hello.start else ""
         if self._state is None and hello.start == 0 and hello.last_commit is not None and hello.last_commit.step:
             log.warning(
                 "rank %d starts at step 0 although %r was committed at step %d: load that checkpoint, with its loader "

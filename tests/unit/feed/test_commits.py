@@ -8,9 +8,9 @@ import pytest
 from lanefeed_core.book import Book, Segment
 from lanefeed_core.ledger import Ledger
 from lanefeed_core.proto import lanefeed_pb2 as pb
-from lanefeed_sidecar.errors import SidecarError
 from lanefeed_operator.coordinator.core import Coordinator
 from lanefeed_operator.coordinator.reports import PodReport, RankCommit, RankReport
+from lanefeed_sidecar.errors import SidecarError
 from lanefeed_sidecar.report.commits import BATCH, CommitLog
 from support.report_bed import LANES, TOTAL, ledger
 
@@ -187,7 +187,7 @@ def test_a_late_answer_acknowledges_nothing_of_what_was_joined_since(tmp_path: P
     middle = next(p for p in log.batch() if p.message.stop - p.message.start > 1)
     assert (middle.message.start, middle.message.stop) == (BATCH // 2, BATCH // 2 + 11)
     log.acknowledge(sent)
-    assert [(p.message.start, p.message.stop) for p in log.batch()][0] == (BATCH // 2, BATCH // 2 + 11)
+    assert next((p.message.start, p.message.stop) for p in log.batch()) == (BATCH // 2, BATCH // 2 + 11)
     log.close()
 
 

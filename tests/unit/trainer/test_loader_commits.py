@@ -112,6 +112,31 @@ def test_an_end_that_was_not_reached_or_failed_is_not_committed() -> None:
     assert feed_of(failed).commits == []
 
 
+def test_the_end_has_the_name_of_the_checkpoint_that_there_is() -> None:
+    """What fails after the end (an export, a launcher that exits with 1) starts again from a file that exists."""
+    loader = make(epochs=1)
+    for batch in loader:
+        if batch.step == 3:
+            saved = loader.state_dict()
+            loader.commit("c4")
+    loader.close()
+    assert [(c.start, c.stop, c.name) for c in feed_of(loader).commits] == [(0, 4, "c4"), (4, 6, "c4")]
+    again = make(epochs=1)
+    feed_of(again).last_commit = lanefeed.Commit(4, "c4", 1)
+    again.load_state_dict(saved)
+    assert len(list(again)) == 2
+    again.close()
+    assert [(c.start, c.stop, c.name) for c in feed_of(again).commits] == [(4, 6, "c4")]
+
+
+def test_a_life_that_began_anew_does_not_end_with_a_former_ones_checkpoint() -> None:
+    loader = make(epochs=1)
+    feed_of(loader).last_commit = lanefeed.Commit(4, "c4", 1)
+    assert len(list(loader)) == 6
+    loader.close()
+    assert [(c.start, c.stop, c.name) for c in feed_of(loader).commits] == [(0, 6, "")]
+
+
 def test_finish_commits_early() -> None:
     loader = make()
     next(iter(loader))
