@@ -4,6 +4,7 @@ import os
 import re
 import signal
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,6 +16,7 @@ import pytest
 from integration.local.jobs import NEVER, LocalJob
 from lanefeed_core.board import board_bytes
 from lanefeed_core.layout import HEADER_BYTES
+from lanefeed_operator.local import rundir
 
 
 @pytest.fixture
@@ -232,6 +234,16 @@ def test_a_sidecar_that_never_starts(job: LocalJob, monkeypatch: pytest.MonkeyPa
     job.env["LANEFEED_START_SECONDS"] = "2" if "within 2 s" in said else "8"
     job.write()
     assert said in refused(job, 1)
+
+
+def test_a_run_folder_on_a_disk_works_and_is_told(job: LocalJob) -> None:
+    # A short path: sockets lie below it.
+    with tempfile.TemporaryDirectory(prefix="lf-", dir="/tmp") as place:
+        if not rundir.on_disk(Path(place)):
+            pytest.skip("/tmp is in memory here")
+        job.env["LANEFEED_SHM_ROOT"] = place
+        job.finish(job.start())
+        assert re.search(rf"warning: the run folder {place}/\S+ is on \w+, not in tmpfs", job.log)
 
 
 def test_index_says_the_same(job: LocalJob) -> None:
