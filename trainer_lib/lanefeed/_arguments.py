@@ -57,17 +57,18 @@ def folder(name: str, value: Any) -> str:
 
 def paths(uris: _Path | Sequence[_Path]) -> tuple[str, ...]:
     """What `open` reads, as texts."""
+    found: list[Any]
     try:
-        found = [uris] if _is_path(uris) else list(uris)  # type: ignore[arg-type]
+        found = [uris] if _is_path(uris) or isinstance(uris, bytes) else list(uris)  # type: ignore[arg-type]
     except TypeError:
-        found = [uris]  # type: ignore[list-item]
+        found = [uris]
     if not found:
         raise UsageError("open() was given no path: name a file, a folder or a glob such as 'data/*.parquet'")
     for uri in found:
         if not _is_path(uri):
             raise UsageError(
-                f"open() was given {uri!r}, which is no path: name a file, a folder or a glob such as 'data/*.parquet', "
-                "or give a list of them"
+                f"open() was given {uri!r}, which is no path: name a file, a folder or a glob such as "
+                "'data/*.parquet', or give a list of them"
             )
     return tuple(os.fspath(uri) for uri in found)
 

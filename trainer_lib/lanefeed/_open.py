@@ -128,4 +128,3 @@ def open(  # noqa: A001 - lanefeed.open reads as it should
         reset=sidecar.reset,
         release=sidecar.release,
     )
-

@@ -132,7 +132,7 @@ def test_devices_that_cannot_be_used_are_refused(tmp_path: Path) -> None:
     ("device", "gpus", "built", "said"),
     [
         ("cuda:0", 0, None, "device is 'cuda:0', and torch .* is built without CUDA: install one that has it, or use "),
-        ("cuda", 0, "13.0", "device is 'cuda', and torch .* is built for CUDA 13.0 and finds no GPU .*: look at nvidia"),
+        ("cuda", 0, "13.0", "device is 'cuda', and torch .* is built for CUDA 13.0 and finds no GPU .*: look at nv"),
         ("cuda:2", 2, "13.0", "device is 'cuda:2', and torch sees 2 GPUs: use 'cuda:0', 'cuda:1', or look at CUDA_VIS"),
         ("cuda:1", 1, "13.0", "device is 'cuda:1', and torch sees 1 GPU: use 'cuda:0', or look at CUDA_VISIBLE_DEV"),
         ("cuda:x", 1, "13.0", "device is 'cuda:x', which is no device's name: write 'cpu', 'cuda' or 'cuda:0'"),
