@@ -16,8 +16,19 @@ import yaml
 EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
 
 
-#: So that all ranks have written before one of them renames.
-SLOW = "import os, time\nrename = os.replace\nos.replace = lambda *names: (time.sleep(0.5), rename(*names))\n"
+#: Before a quickstart that runs on two pods: both have written a checkpoint before either renames its file.
+TOGETHER = """
+import os, pathlib, time
+rename = os.replace
+
+def replace(source, target):
+    pathlib.Path(f"at-{os.environ['LANEFEED_POD_INDEX']}-{target}").touch()
+    while len(list(pathlib.Path().glob(f"at-*-{target}"))) < 2:
+        time.sleep(0.01)
+    rename(source, target)
+
+os.replace = replace
+"""
 
 
 def run(work: Path, *command: str) -> str:
@@ -45,7 +56,7 @@ def test_the_quickstart_trains_with_any_number_of_ranks(tmp_path: Path) -> None:
     shutil.copytree(EXAMPLES / "quickstart", work)
     job = (work / "job.yaml").read_text()
     (work / "job.yaml").write_text(job.replace("globalBatchSize: 256", "globalBatchSize: 8"))
-    (work / "train.py").write_text(SLOW + (work / "train.py").read_text())
+    (work / "train.py").write_text(TOGETHER + (work / "train.py").read_text())
     rows = 8 * 410
     x = pa.FixedSizeListArray.from_arrays(pa.array(np.zeros(128 * rows, np.float32)), 128)
     (tmp_path / ".demo" / "data").mkdir(parents=True)
