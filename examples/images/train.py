@@ -19,7 +19,7 @@ def augmented(images: torch.Tensor) -> torch.Tensor:
     """A random crop of each batch and a mirror of half of its images, on the device of the images."""
     top, left = (int(n) for n in torch.randint(0, images.shape[-1] - SIZE + 1, (2,)))
     crop = images[:, :, top : top + SIZE, left : left + SIZE]
-    mirrored = (torch.rand(len(crop)) < 0.5)[:, None, None, None]
+    mirrored = (torch.rand(len(crop), device=images.device) < 0.5)[:, None, None, None]
     return torch.where(mirrored, crop.flip(-1), crop).float().div(255)
 
 
@@ -36,8 +36,8 @@ for _ in loader.epochs():
         optimizer.step()
         if loader.step % 10 == 0 or loader.stop_requested:
             path = f"checkpoint-{loader.step}-gen{loader.plan_generation}.pt"
-            torch.save({"model": model.state_dict(), "loader": loader.state_dict()}, path + ".tmp")
-            os.replace(path + ".tmp", path)
+            torch.save({"model": model.state_dict(), "loader": loader.state_dict()}, f"{path}.{loader.rank}")
+            os.replace(f"{path}.{loader.rank}", path)  # whole or not at all, whichever rank comes first
             loader.commit(path)
         if loader.stop_requested:
             raise lanefeed.Stopped

@@ -19,8 +19,8 @@ for _ in loader.epochs():
         optimizer.zero_grad(), loss.backward(), optimizer.step()
         if loader.step % 100 == 0 or loader.stop_requested:
             path = f"checkpoint-{loader.step}-gen{loader.plan_generation}.pt"
-            torch.save({"model": model.state_dict(), "loader": loader.state_dict()}, path + ".tmp")
-            os.replace(path + ".tmp", path)
+            torch.save({"model": model.state_dict(), "loader": loader.state_dict()}, f"{path}.{loader.rank}")
+            os.replace(f"{path}.{loader.rank}", path)  # whole or not at all, whichever rank comes first
             loader.commit(path)
         if loader.stop_requested:
             raise lanefeed.Stopped

@@ -77,7 +77,13 @@ def _measure(args: argparse.Namespace) -> dict[str, Any]:
     columns = tuple(c for c in args.columns.split(",") if c)
     args.images = image_columns(json.loads(args.images))
     manifest = build_manifest(
-        args.uri, base=args.base, columns=columns, images=args.images, packing=packing_of(args), digest="Never"
+        args.uri,
+        base=args.base,
+        columns=columns,
+        images=args.images,
+        packing=packing_of(args),
+        digest="Never",
+        on_corrupt="",
     ).manifest
     indexed = time.monotonic()
     stats = Stats()

@@ -1,7 +1,7 @@
 """Lanefeed's trainer library: this rank's batches, zero-copy, restartable at any step with any number of ranks.
 
     loader = lanefeed.connect()              # in a job: `lanefeed run job.yaml`, or a ShardedTrainingJob
-    loader = lanefeed.open("data/*.parquet", global_batch_size=512)
+    loader = lanefeed.open("data/*.parquet", global_batch_size=512, epochs=1)
 
     for epoch in loader.epochs():
         for batch in loader:

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lanefeed import _env
+from lanefeed._arguments import folder, seconds
 from lanefeed._client.client import GrpcFeed, Target
 from lanefeed._loader import Loader
 from lanefeed._make import STALL_SECONDS, copier_for, make_loader, register_with, wrapper
@@ -46,7 +47,7 @@ def connect(
     wrap = wrapper(tensors)
     copier = copier_for(device, wrap)
     target = Target(
-        run_dir=Path(run_dir or _env.run_dir()),
+        run_dir=Path(folder("run_dir", run_dir) if run_dir else _env.run_dir()),
         rank=place.rank,
         world=place.world,
         plan_generation=_env.plan_generation() if plan_generation is None else plan_generation,
@@ -59,6 +60,6 @@ def connect(
         world=place.world,
         wrap=wrap,
         copier=copier,
-        stall_seconds=stall_timeout,
+        stall_seconds=seconds("stall_timeout", stall_timeout),
         lookahead=lookahead,
     )

@@ -10,6 +10,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from lanefeed._arguments import number, seconds
 from lanefeed.errors import NotConnected, UsageError
 from lanefeed_core import wire
 
@@ -42,6 +43,7 @@ def place(rank: int | None = None, world: int | None = None, env: Mapping[str, s
     if (rank is None) != (world is None):
         raise UsageError(f"rank={rank} and world={world}: give both (dp_rank and dp_size) or neither")
     if rank is not None and world is not None:
+        rank, world = number("rank", rank, 0), number("world", world, 1)
         return _checked(Place(rank, world, pod=rank), "the arguments rank and world")
     in_pod = _in_pod(env)
     if in_pod is not None:
@@ -119,9 +121,9 @@ def plan_generation(env: Mapping[str, str] = os.environ) -> int:
 def attach_seconds(given: float | None, env: Mapping[str, str] = os.environ) -> float:
     """How long to wait for the sidecar: the argument, LANEFEED_ATTACH_SECONDS, or 120."""
     if given is not None:
-        return float(given)
+        return seconds("attach_timeout", given)
     text = env.get(ENV_ATTACH, "")
     try:
-        return float(text) if text else ATTACH_SECONDS
+        return seconds(ENV_ATTACH, float(text)) if text else ATTACH_SECONDS
     except ValueError:
         raise UsageError(f"{ENV_ATTACH} is {text!r}: it must be a number of seconds") from None

@@ -37,7 +37,7 @@ def wrapper(tensors: str | None) -> Callable[[Any], Any] | None:
 
 
 def copier_for(device: "str | Device | None", wrap: Callable[[Any], Any] | None) -> FrameCopier | None:
-    """The copier for `device`: None for the host ("cpu"), CUDA, or any object that is a Device."""
+    """The copier for `device`: None for the host ("cpu"), CUDA, or any object that is a Device. Raises UsageError."""
     name = device if isinstance(device, str) else getattr(device, "type", None)
     if device is None or name == "cpu":
         return None
@@ -46,9 +46,9 @@ def copier_for(device: "str | Device | None", wrap: Callable[[Any], Any] | None)
     if not isinstance(device, str) and hasattr(device, "cut"):
         return FrameCopier(device)
     if name is not None and str(device).startswith("cuda"):
-        from lanefeed._device.cuda import CudaDevice
+        from lanefeed._device.cuda import CudaDevice, usable
 
-        return FrameCopier(CudaDevice(str(device)))
+        return FrameCopier(CudaDevice(usable(str(device))))
     raise UsageError(
         f"device {device!r} is not supported: use 'cpu' or 'cuda:N', and move batches yourself by batch.to()"
     )

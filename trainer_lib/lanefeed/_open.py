@@ -1,6 +1,5 @@
 """`lanefeed.open()`: read files with no cluster and no job, through a sidecar of one's own on this machine."""
 
-import operator
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -8,12 +7,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lanefeed import _env
+from lanefeed._arguments import column_names, flag, folder, number, number_or_none, paths, seconds
 from lanefeed._client.client import GrpcFeed, Target
 from lanefeed._loader import Loader
 from lanefeed._local.dataset import Dataset, images_of, packing_options
 from lanefeed._local.sidecar import PLAN_GENERATION, LocalSidecar
 from lanefeed._make import STALL_SECONDS, copier_for, make_loader, register_with, wrapper
-from lanefeed.errors import UsageError
 from lanefeed_core.images import ImageColumn
 
 if TYPE_CHECKING:
@@ -82,50 +81,33 @@ def open(  # noqa: A001 - lanefeed.open reads as it should
     Raises UsageError for arguments that do not fit together; when the loader is used, DataError for files that cannot
     be read.
     """
-    found = [uris] if isinstance(uris, str | os.PathLike) else list(uris)
-    if not found:
-        raise UsageError("open() was given no path: name a file, a folder or a glob such as 'data/*.parquet'")
-    if isinstance(columns, str):
-        raise UsageError(f"columns is the text {columns!r}: give a list of names, such as columns=[{columns!r}]")
-    _check_numbers(
-        global_batch_size=(global_batch_size, 1),
-        seed=(seed, 0),
-        window=(window, 1),
-        lanes=(lanes, 1),
-        epochs=(epochs, 1),
-        decode_threads=(decode_threads, 0),
-        read_ahead_bytes=(read_ahead_bytes, 1),
-        slots=(slots, 2),
-        slot_bytes=(slot_bytes, 0),
-        cache_bytes=(cache_bytes, 0),
-    )
     place = _env.place(rank, world)
     if run_dir is not None and rank is not None:
         place = replace(place, pod=0, local_world=place.world, local_rank=place.rank)
     wrap = wrapper(tensors)
     copier = copier_for(device, wrap)
     dataset = Dataset(
-        uris=tuple(os.fspath(uri) for uri in found),
+        uris=paths(uris),
         base=os.getcwd(),
-        global_batch_size=global_batch_size,
-        seed=seed,
-        shuffle=shuffle,
-        window=window,
-        lanes=lanes,
-        epochs=epochs,
+        global_batch_size=number("global_batch_size", global_batch_size, 1),
+        seed=number("seed", seed, 0),
+        shuffle=flag("shuffle", shuffle),
+        window=number_or_none("window", window, 1, "what fits"),
+        lanes=number_or_none("lanes", lanes, 1, "what fits"),
+        epochs=number_or_none("epochs", epochs, 1, "no end"),
         last_batch=last_batch,
-        columns=tuple(columns or ()),
+        columns=column_names(columns),
         images=images_of(images),
         packed=packing_options(packed),
-        uneven=uneven,
-        decode_threads=decode_threads,
-        read_ahead_bytes=read_ahead_bytes,
-        slots=slots,
-        slot_bytes=slot_bytes,
-        cache_dir=os.path.abspath(cache_dir) if cache_dir is not None else "",
-        cache_bytes=cache_bytes,
+        uneven=flag("uneven", uneven),
+        decode_threads=number("decode_threads", decode_threads, 0),
+        read_ahead_bytes=number("read_ahead_bytes", read_ahead_bytes, 1),
+        slots=number("slots", slots, 2),
+        slot_bytes=number("slot_bytes", slot_bytes, 0),
+        cache_dir=os.path.abspath(folder("cache_dir", cache_dir)) if cache_dir is not None else "",
+        cache_bytes=number("cache_bytes", cache_bytes, 0),
     )
-    sidecar = LocalSidecar(dataset, place, Path(run_dir) if run_dir is not None else None)
+    sidecar = LocalSidecar(dataset, place, Path(folder("run_dir", run_dir)) if run_dir is not None else None)
     target = Target(
         run_dir=None,
         rank=place.rank,
@@ -140,24 +122,9 @@ def open(  # noqa: A001 - lanefeed.open reads as it should
         world=place.world,
         wrap=wrap,
         copier=copier,
-        stall_seconds=stall_timeout,
+        stall_seconds=seconds("stall_timeout", stall_timeout),
         lookahead=lookahead,
         adopt=sidecar.adopt,
         reset=sidecar.reset,
         release=sidecar.release,
     )
-
-
-def _check_numbers(**given: tuple[int | None, int]) -> None:
-    """Each argument's value and the least it may be; None is for those that Lanefeed may choose."""
-    optional = {"window": "what fits", "lanes": "what fits", "epochs": "no end"}
-    for name, (value, least) in given.items():
-        otherwise = f", or None for {optional[name]}" if name in optional else ""
-        if value is None and otherwise:
-            continue
-        try:
-            fits = not isinstance(value, bool) and operator.index(value) >= least  # type: ignore[arg-type]
-        except TypeError:
-            fits = False
-        if not fits:
-            raise UsageError(f"{name} is {value!r}: it must be a whole number of at least {least}{otherwise}")

@@ -6,7 +6,7 @@ it (`lanefeed_sidecar.formats.images`). Sizes only: no pixel is touched here.
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from lanefeed_core.errors import CoreError
@@ -54,6 +54,8 @@ class ImageColumn:
 
     def __post_init__(self) -> None:
         """Refuse what cannot work, naming the field."""
+        if not isinstance(self.column, str):
+            raise ImageError(f"data.images: a column is {self.column!r}: name the column that holds the images")
         if not self.column:
             raise ImageError("data.images has an entry without a column: name the column that holds the images")
         for name in ("height", "width"):
@@ -93,17 +95,25 @@ def image_columns(given: Sequence[ImageColumn | Mapping[str, Any]]) -> tuple[Ima
     found: list[ImageColumn] = []
     for one in given:
         if not isinstance(one, ImageColumn):
-            try:
-                one = ImageColumn(**one)
-            except TypeError as error:
-                raise ImageError(
-                    f"data.images: {one!r} is no image column ({error}): give column, height and width, and mode, "
-                    "resize or layout where the defaults do not suit"
-                ) from None
+            one = _from_json(one)
         if any(other.column == one.column for other in found):
             raise ImageError(f"data.images names column {one.column!r} twice: name each column once")
         found.append(one)
     return tuple(found)
+
+
+def _from_json(given: Any) -> ImageColumn:
+    names = [field.name for field in fields(ImageColumn)]
+    keys = list(given) if isinstance(given, Mapping) else []
+    unknown = [repr(key) for key in keys if key not in names]
+    missing = [name for name in names[:3] if name not in keys]
+    if unknown or missing:
+        wrong = f"has {', '.join(unknown)}" if unknown else f"lacks {', '.join(missing)}"
+        raise ImageError(
+            f"data.images: {given!r} is no image column{f': it {wrong}' if keys else ''}; give column, height and "
+            "width, and mode, resize or layout where the defaults do not suit"
+        )
+    return ImageColumn(**given)
 
 
 def image_bytes(images: Sequence[ImageColumn]) -> int:

@@ -56,14 +56,17 @@ class PackingRequest:
         if self.mode not in MODES:
             raise StreamError(f"packed.mode is {self.mode!r}: it must be {' or '.join(MODES)}")
         eos = self.eos_token
-        if eos is not None and (isinstance(eos, bool) or not isinstance(eos, int)):
-            raise StreamError(f"packed.eosToken is {eos!r}: it must be a token's number, or left out")
+        if eos is not None and (isinstance(eos, bool) or not isinstance(eos, int) or eos < 0):
+            raise StreamError(f"packed.eosToken is {eos!r}: it must be a token's number, 0 or more, or left out")
+        if not isinstance(self.column, str):
+            raise StreamError(f"packed.column is {self.column!r}: it must be a column's name, or left out")
+        if not isinstance(self.cross_document_mask, bool):
+            raise StreamError(f"packed.crossDocumentMask is {self.cross_document_mask!r}: it must be true or false")
 
     def options(self) -> tuple[str, ...]:
         """The indexer's command-line options that say this."""
         found = ["--sequence-length", str(self.sequence_length), "--pack-mode", self.mode]
         found += [f"--token-column={self.column}"] if self.column else []
-        # One word: a negative number would be taken for an option.
         found += [f"--eos-token={self.eos_token}"] if self.eos_token is not None else []
         return (*found, "--cross-document-mask") if self.cross_document_mask else tuple(found)
 

@@ -1,4 +1,4 @@
-"""Entry of `lanefeed`: commands, and errors as words.
+"""The commands of `lanefeed`, and errors as words.
 
 Exit codes: 0 well, 1 the job failed or is not exact, 2 wrong input, 130 stopped by Ctrl-C.
 """
@@ -26,12 +26,16 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 app.command("run")(run.run)
-app.command("scale")(scale.scale)
+app.command("scale", short_help="Change a job's number of pods.")(scale.scale)
 app.command("status")(status.status)
-app.command("plan")(plan.plan)
-app.command("index", context_settings={"ignore_unknown_options": False})(index.index)
+app.command("plan", short_help="Show which pod reads what, and the memory it takes.")(plan.plan)
+app.command(
+    "index",
+    short_help="Say what is in a dataset and what to improve.",
+    context_settings={"ignore_unknown_options": False},
+)(index.index)
 app.command("bench")(bench.bench)
-app.command("verify")(verify.verify)
+app.command("verify", short_help="Prove that each sample was used exactly once.")(verify.verify)
 app.command("top")(top.top)
 
 

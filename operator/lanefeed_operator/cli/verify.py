@@ -7,6 +7,7 @@ from lanefeed_operator.cli.choose import Context, Namespace, choose
 from lanefeed_operator.cli.common import JobArgument, StateDir, console
 from lanefeed_operator.local.errors import LocalError
 from lanefeed_operator.local.summary import Verdict, proof_table, verdicts
+from lanefeed_operator.local.view import plural
 
 __all__ = ["verify"]
 
@@ -53,4 +54,5 @@ def _well(total: int, status: Status, proofs: list[Verdict]) -> str:
     at = f"step {status.cursor.total_step:,} of {total:,}"
     if not proofs:
         return f"no epoch is finished yet; the job's last commit is at {at}"
-    return f"{status.ledger.verified} epochs proven: every sample used exactly once; the job's last commit is at {at}"
+    proven = plural(status.ledger.verified, "epoch")
+    return f"{proven} proven: every sample used exactly once; the job's last commit is at {at}"

@@ -4,10 +4,11 @@ import os
 import shutil
 from pathlib import Path
 
+from lanefeed_core import tmpfs
 from lanefeed_core.wire import ENV_SHM_ROOT, SOCKET_NAME
 from lanefeed_operator.local.errors import LocalError
 
-__all__ = ["job_root", "make_job_root", "pod_run_dir", "sweep"]
+__all__ = ["job_root", "make_job_root", "on_disk", "pod_run_dir", "sweep"]
 
 #: sun_path of a Unix socket, its final NUL left out.
 MAX_SOCKET_PATH = 107
@@ -35,6 +36,14 @@ def make_job_root(folder: Path) -> None:
     if owner.st_uid != os.getuid() or not folder.parent.is_dir() or folder.parent.is_symlink():
         raise LocalError(f"{folder.parent} belongs to another user: remove it, or set {ENV_SHM_ROOT} to another folder")
     folder.mkdir(mode=0o700, exist_ok=True)
+
+
+def on_disk(folder: Path) -> str:
+    """What to tell the user where the folder is not in memory; "" where it is."""
+    try:
+        return tmpfs.on_disk(os.path.realpath(folder), Path(tmpfs.MOUNTS).read_text(errors="surrogateescape"))
+    except OSError:
+        return ""
 
 
 def pod_run_dir(root: Path, generation: int, index: int, uid: str) -> Path:

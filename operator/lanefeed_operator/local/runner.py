@@ -76,6 +76,8 @@ class Runner:
     def run(self) -> Outcome:
         """Until the job is over, or the user stops it. Raises LocalError for what the user can mend."""
         rundir.make_job_root(self.root)
+        if warning := rundir.on_disk(self.root):
+            self.display.event(f"warning: {warning}")
         before = {number: signal.signal(number, self._interrupt) for number in (signal.SIGINT, signal.SIGTERM)}
         try:
             self._recover()

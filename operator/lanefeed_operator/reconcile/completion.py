@@ -162,7 +162,8 @@ def _finish(p: Pass) -> bool:
         p.set(stop=None)
         p.condition(conditions.STOPPING, False, "Complete", "the stream ended before the stop")
     if p.last_step >= total:
-        text = f"{p.status.ledger.verified} epochs: each sample consumed exactly once"
+        proven = p.status.ledger.verified
+        text = f"{proven} epoch{'' if proven == 1 else 's'}: each sample consumed exactly once"
         p.condition(conditions.PROVEN, True, "LedgerEqual", text)
     else:
         p.condition(

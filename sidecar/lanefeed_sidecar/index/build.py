@@ -59,8 +59,8 @@ def build_manifest(
 ) -> IndexResult:
     """Make the manifest of all files that `uris` name.
 
-    digest: Always | Auto | Never: whether each shard's content is hashed. on_corrupt: Fail | Quarantine. packing: the
-    samples are sequences that the rows, documents of tokens, are packed into.
+    digest: Always | Auto | Never: whether each shard's content is hashed. on_corrupt: Fail | Quarantine, or "": Fail,
+    for those who cannot choose. packing: the samples are sequences that the rows, documents of tokens, are packed into.
     Raises DataError for files that cannot be used and schemas that differ, ConfigError for columns.
     """
     stores = Stores()
@@ -120,9 +120,12 @@ def _build(
 
 
 def _by_policy(bad: list[tuple[str, str]], on_corrupt: str) -> None:
+    """Raise DataError naming the first bad shard, unless bad ones are set aside."""
     if bad and on_corrupt != "Quarantine":
+        # Of a job alone: `lanefeed.open` and `lanefeed index` have no such option.
+        advice = ", or set data.onCorrupt to Quarantine" if on_corrupt else ""
         more = f" (and {len(bad) - 1} more files)" if len(bad) > 1 else ""
-        raise DataError(bad[0][1] + more)
+        raise DataError(bad[0][1] + advice + more)
 
 
 def _pack(

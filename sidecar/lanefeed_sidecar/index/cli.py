@@ -103,7 +103,7 @@ def _arguments(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--columns", default="", help="comma-separated columns that will be delivered (all)")
     parser.add_argument("--images", default="[]", help="JSON list: columns that will be delivered as pixels (none)")
     parser.add_argument("--digest", default="Auto", choices=("Auto", "Always", "Never"))
-    parser.add_argument("--on-corrupt", default="Fail", choices=("Fail", "Quarantine"))
+    parser.add_argument("--on-corrupt", default="", choices=("Fail", "Quarantine"), help="what a job says (fail)")
     add_packing(parser)
     parser.add_argument("--threads", type=int, default=0)
     parser.add_argument("--json", action="store_true")

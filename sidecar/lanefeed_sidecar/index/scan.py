@@ -57,9 +57,7 @@ def scan(path: str) -> Scanned:
 def bad_shard(path: str, size: int, error: Exception) -> BadShard:
     """Says why and what to do."""
     why = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-    return BadShard(
-        f"{path} ({size} bytes) cannot be read: {why}; remove or rewrite it, or set data.onCorrupt to Quarantine"
-    )
+    return BadShard(f"{path} ({size} bytes) cannot be read: {why}; remove or rewrite it")
 
 
 def _parquet(path: str, shard: Shard) -> Scanned:

@@ -14,7 +14,8 @@ import pytest
 import lanefeed
 from support.badinput import SMALL, folder, read, said, shard
 
-SUFFIX = "remove or rewrite it, or set data.onCorrupt to Quarantine"
+#: No word of data.onCorrupt, which only jobs have.
+SUFFIX = "remove or rewrite it"
 
 
 def test_empty_glob_and_wrong_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

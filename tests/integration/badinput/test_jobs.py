@@ -4,6 +4,7 @@ import os
 import re
 import signal
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,6 +16,7 @@ import pytest
 from integration.local.jobs import NEVER, LocalJob
 from lanefeed_core.board import board_bytes
 from lanefeed_core.layout import HEADER_BYTES
+from lanefeed_operator.local import rundir
 
 
 @pytest.fixture
@@ -234,11 +236,23 @@ def test_a_sidecar_that_never_starts(job: LocalJob, monkeypatch: pytest.MonkeyPa
     assert said in refused(job, 1)
 
 
+def test_a_run_folder_on_a_disk_works_and_is_told(job: LocalJob) -> None:
+    # A short path: sockets lie below it.
+    with tempfile.TemporaryDirectory(prefix="lf-", dir="/tmp") as place:
+        if not rundir.on_disk(Path(place)):
+            pytest.skip("/tmp is in memory here")
+        job.env["LANEFEED_SHM_ROOT"] = place
+        job.finish(job.start())
+        assert re.search(rf"warning: the run folder {place}/\S+ is on \w+, not in tmpfs", job.log)
+
+
 def test_index_says_the_same(job: LocalJob) -> None:
     assert "data.uri no/*.parquet matches no file" in refused(job, 2, "index", "no/*.parquet")
     assert "did you mean 'id'?" in refused(job, 2, "index", "data", "--columns", "idd")
     (job.work / "data" / "9.parquet").write_bytes(b"")
-    assert "9.parquet (0 bytes) cannot be read: it is empty; remove or rewrite it" in refused(job, 2, "index", "data")
+    said = refused(job, 2, "index", "data")
+    assert "9.parquet (0 bytes) cannot be read: it is empty; remove or rewrite it" in said
+    assert "onCorrupt" not in said, "the command has no such option"
 
 
 def test_names_of_jobs_that_nobody_knows(job: LocalJob) -> None:

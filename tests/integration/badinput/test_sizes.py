@@ -1,5 +1,6 @@
 """Sizes that do not fit: batches, ranks, slots, shared memory. Numbers and the field to change come back."""
 
+import logging
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -50,12 +51,48 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"lookahead": "on"}, "lookahead is 'on': it must be one of auto, off, manual"),
     ({"tensors": "jax"}, "tensors is 'jax': it must be one of torch, numpy, or None for what is installed"),
     ({"device": "tpu", "tensors": "torch"}, "device 'tpu' is not supported: use 'cpu' or 'cuda:N'"),
+    ({"shuffle": "False"}, "shuffle is 'False': write shuffle=True or shuffle=False"),
+    ({"shuffle": 0}, "shuffle is 0: write shuffle=True or shuffle=False"),
+    ({"uneven": "Forbid"}, "uneven is 'Forbid': write uneven=True or uneven=False"),
+    ({"columns": [1]}, "columns has 1: give columns by their names, such as columns=['x', 'label']"),
+    ({"columns": ["id", ""]}, "columns has '': give columns by their names"),
+    ({"columns": 3}, "columns is 3: give a list of names, such as columns=['x', 'label']"),
+    ({"images": 3}, "images is 3: give a list of them, such as images=[ImageColumn(...)]"),
+    ({"images": ["x"]}, "images: 'x' is no image column; give column, height and width, and mode, resize or layout"),
+    (
+        {"images": [{"column": "x", "heigth": 2, "width": 2}]},
+        "images: {'column': 'x', 'heigth': 2, 'width': 2} is no image column: it has 'heigth'; give column, height and",
+    ),
+    ({"images": [{"column": "x"}]}, "images: {'column': 'x'} is no image column: it lacks height, width; give"),
+    ({"images": [{"column": 1, "height": 2, "width": 2}]}, "images: a column is 1: name the column that holds"),
+    ({"packed": {"sequence_length": 8, "eos_token": -1}}, "packed.eosToken is -1: it must be a token's number, 0 or"),
+    ({"stall_timeout": -1}, "stall_timeout is -1: it must be a number of seconds above 0"),
+    ({"stall_timeout": None}, "stall_timeout is None: it must be a number of seconds above 0"),
+    ({"attach_timeout": "60"}, "attach_timeout is '60': it must be a number of seconds above 0"),
+    ({"rank": "0", "world": "1"}, "rank is '0': it must be a whole number of at least 0"),
+    ({"run_dir": 3}, "run_dir is 3: give the path of a folder, such as run_dir='/dev/shm/mine'"),
+    ({"cache_dir": b"/x"}, "cache_dir is b'/x': give the path of a folder"),
 ]
 
 
 @pytest.mark.parametrize(("options", "text"), WRONG, ids=[str(o) for o, _ in WRONG])
 def test_arguments(tmp_path: Path, options: dict[str, Any], text: str) -> None:
     assert said(lanefeed.UsageError, folder(tmp_path / "d"), **options).startswith(text)
+
+
+@pytest.mark.parametrize("uri", [3, None, [3], b"data", ["d", None]], ids=str)
+def test_a_path_that_is_none(uri: Any) -> None:
+    wrong = uri[-1] if isinstance(uri, list) else uri
+    assert said(lanefeed.UsageError, uri) == (
+        f"open() was given {wrong!r}, which is no path: name a file, a folder or a glob such as 'data/*.parquet', or "
+        "give a list of them"
+    )
+
+
+def test_numbers_and_flags_of_numpy_are_numbers_and_flags(tmp_path: Path) -> None:
+    uri = folder(tmp_path / "d")
+    given = {"global_batch_size": np.int64(8), "slots": np.uint8(4), "shuffle": np.bool_(False)}
+    assert read(uri, stall_timeout=np.float32(60), **given) == 64
 
 
 def test_a_read_ahead_that_cannot_hold_the_windows(tmp_path: Path) -> None:
@@ -108,3 +145,16 @@ def test_shared_memory_that_is_not_there(tmp_path: Path, monkeypatch: pytest.Mon
     assert text.startswith("/no/such/folder is not a folder: set LANEFEED_SHM_ROOT to a tmpfs folder")
     monkeypatch.setenv("LANEFEED_SHM_ROOT", "/proc/sys")
     assert "/proc/sys/lanefeed-open-" in said(lanefeed.LanefeedError, uri)
+
+
+@pytest.mark.parametrize("kind", ["ext4", "tmpfs"])
+def test_a_run_folder_on_a_disk_works_and_is_told(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    mounts = tmp_path / "mounts"
+    mounts.write_text(f"22 1 254:0 / / rw - {kind} /dev/vda rw\n")
+    monkeypatch.setattr("lanefeed._local.folder.MOUNTS", str(mounts))
+    with caplog.at_level(logging.WARNING, "lanefeed"):
+        assert read(folder(tmp_path / "d"), run_dir=tmp_path / "run") == 64
+    text = f"the run folder {tmp_path}/run is on ext4, not in tmpfs: "
+    assert caplog.text.count(text) == (kind == "ext4")

@@ -34,7 +34,7 @@ def start(service: ReportService, data: Path, log: Path, **env: str) -> "subproc
     log.touch()
     named = {"LANEFEED_TERMINATION_LOG": str(log), **service.environment(), **env}
     return subprocess.Popen(
-        [sys.executable, "-m", "lanefeed_sidecar", "index", "--json", "--", str(data)],
+        [sys.executable, "-m", "lanefeed_sidecar", "index", "--json", "--on-corrupt", "Fail", "--", str(data)],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

@@ -196,7 +196,7 @@ def test_plan_shows_who_reads_what_and_simulates_a_resize(api: Cluster) -> None:
 
 def test_verify_recomputes_the_ledger_from_the_manifest_in_the_cluster(api: Cluster) -> None:
     _apply(api)
-    assert "1 epochs proven: every sample used exactly once" in _run("verify", "llm", "-n", NS)
+    assert "1 epoch proven: every sample used exactly once" in _run("verify", "llm", "-n", NS)
 
 
 def test_verify_says_so_where_the_ledger_is_wrong(api: Cluster) -> None:

@@ -95,10 +95,10 @@ def test_the_columns_that_are_delivered() -> None:
 
 
 def test_a_request_is_the_indexers_options() -> None:
-    request = PackingRequest(16, "tokens", -1, BEST_FIT, True)
+    request = PackingRequest(16, "tokens", 7, BEST_FIT, True)
     assert request.options() == (
         *("--sequence-length", "16", "--pack-mode", "BestFit"),
-        *("--token-column=tokens", "--eos-token=-1", "--cross-document-mask"),
+        *("--token-column=tokens", "--eos-token=7", "--cross-document-mask"),
     )
     assert PackingRequest(16).options() == ("--sequence-length", "16", "--pack-mode", "Concat")
 
@@ -110,6 +110,9 @@ def test_a_request_is_the_indexers_options() -> None:
         ({"sequence_length": True}, "sequenceLength is True"),
         ({"sequence_length": 8, "mode": "Best"}, "mode is 'Best': it must be Concat or BestFit"),
         ({"sequence_length": 8, "eos_token": "</s>"}, "eosToken is '</s>': it must be a token's number"),
+        ({"sequence_length": 8, "eos_token": -1}, "eosToken is -1: it must be a token's number, 0 or more, or left"),
+        ({"sequence_length": 8, "column": 3}, "packed.column is 3: it must be a column's name, or left out"),
+        ({"sequence_length": 8, "cross_document_mask": "no"}, "crossDocumentMask is 'no': it must be true or false"),
     ],
 )
 def test_requests_that_nothing_can_meet(given: dict[str, Any], said: str) -> None:

@@ -68,6 +68,16 @@ def test_a_root_that_is_too_long_for_sockets_is_refused(tmp_path: Path, monkeypa
         rundir.job_root("abcdefgh")
 
 
+def test_a_root_on_a_disk_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    mounts = tmp_path / "mounts"
+    mounts.write_text(f"22 1 254:0 / / rw - ext4 /dev/vda rw\n23 22 0:5 / {tmp_path}/shm rw - tmpfs tmpfs rw\n")
+    monkeypatch.setattr("lanefeed_core.tmpfs.MOUNTS", str(mounts))
+    assert f"the run folder {tmp_path}/x is on ext4, not in tmpfs" in rundir.on_disk(tmp_path / "x")
+    assert rundir.on_disk(tmp_path / "shm" / "x") == ""
+    monkeypatch.setattr("lanefeed_core.tmpfs.MOUNTS", str(tmp_path / "nothing"))
+    assert rundir.on_disk(tmp_path / "x") == ""
+
+
 def test_run_folders_are_private_and_swept(shm_root: Path) -> None:
     root = rundir.job_root("abcdefgh")
     rundir.make_job_root(root)

@@ -128,6 +128,27 @@ def test_devices_that_cannot_be_used_are_refused(tmp_path: Path) -> None:
     assert lanefeed.connect(device="cpu", run_dir=str(tmp_path))
 
 
+@pytest.mark.parametrize(
+    ("device", "gpus", "built", "said"),
+    [
+        ("cuda:0", 0, None, "device is 'cuda:0', and torch .* is built without CUDA: install one that has it, or use "),
+        ("cuda", 0, "13.0", "device is 'cuda', and torch .* is built for CUDA 13.0 and finds no GPU .*: look at nv"),
+        ("cuda:2", 2, "13.0", "device is 'cuda:2', and torch sees 2 GPUs: use 'cuda:0', 'cuda:1', or look at CUDA_VIS"),
+        ("cuda:1", 1, "13.0", "device is 'cuda:1', and torch sees 1 GPU: use 'cuda:0', or look at CUDA_VISIBLE_DEV"),
+        ("cuda:x", 1, "13.0", "device is 'cuda:x', which is no device's name: write 'cpu', 'cuda' or 'cuda:0'"),
+    ],
+)
+def test_a_gpu_that_is_not_there_is_told_in_words(
+    device: str, gpus: int, built: str | None, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: bool(gpus))
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
+    monkeypatch.setattr(torch.version, "cuda", built)
+    monkeypatch.setattr(torch.version, "hip", None)
+    with pytest.raises(lanefeed.UsageError, match=said):
+        lanefeed.connect(device=device, tensors="torch", run_dir=str(tmp_path))
+
+
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")
 def test_cuda_keeps_the_contract() -> None:
     """The very test above, on the real device; the CPU part of CI skips it."""

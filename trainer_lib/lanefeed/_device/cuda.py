@@ -16,8 +16,9 @@ from numpy.typing import NDArray
 
 from lanefeed._arena.mapping import Arena
 from lanefeed._tensors import torch_dtype
+from lanefeed.errors import UsageError
 
-__all__ = ["CudaCopy", "CudaDevice"]
+__all__ = ["CudaCopy", "CudaDevice", "usable"]
 
 log = logging.getLogger("lanefeed")
 
@@ -57,7 +58,7 @@ class CudaDevice:
     """A CUDA device, "cuda" or "cuda:N"."""
 
     def __init__(self, device: str) -> None:
-        """Raises what torch raises where there is no such device."""
+        """Raises what torch raises where there is no such device: `usable` says it in words."""
         self.device = torch.device(device)
         if self.device.index is None:
             self.device = torch.device("cuda", torch.cuda.current_device())
@@ -113,6 +114,31 @@ class CudaDevice:
         """A view of the frame's buffer on the device."""
         count = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
         return target[offset : offset + count].view(torch_dtype(dtype.name)).view(shape)
+
+
+def usable(name: str) -> str:
+    """`name`, if torch sees that device. Raises UsageError with what was asked for and what is there."""
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        raise UsageError(f"device is {name!r}, which is no device's name: write 'cpu', 'cuda' or 'cuda:0'") from None
+    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if not count:
+        built = torch.version.cuda or torch.version.hip
+        why = (
+            f"is built for CUDA {built} and finds no GPU that it can use: look at nvidia-smi, the driver and "
+            "CUDA_VISIBLE_DEVICES"
+            if built
+            else "is built without CUDA: install one that has it"
+        )
+        raise UsageError(f"device is {name!r}, and torch {torch.__version__} {why}, or use device='cpu'")
+    if (device.index or 0) >= count:
+        names = ", ".join(repr(f"cuda:{index}") for index in range(count))
+        raise UsageError(
+            f"device is {name!r}, and torch sees {count} GPU{'s' if count > 1 else ''}: use {names}, or look at "
+            "CUDA_VISIBLE_DEVICES"
+        )
+    return name
 
 
 def _unpin(pinned: set[int], address: int, runtime: Any) -> None:

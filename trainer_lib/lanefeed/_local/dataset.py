@@ -1,7 +1,7 @@
 """What `lanefeed.open` was asked for, and the indexer's command line that says it. Made by `_open`, for `sidecar`."""
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -70,9 +70,9 @@ def packing_options(packed: Mapping[str, Any] | None) -> tuple[str, ...]:
 
 def images_of(given: Sequence[ImageColumn | Mapping[str, Any]] | None) -> tuple[ImageColumn, ...]:
     """What `open(images=...)` was given. Raises UsageError."""
-    if isinstance(given, ImageColumn | Mapping | str):
+    if given is not None and (isinstance(given, ImageColumn | Mapping | str) or not isinstance(given, Iterable)):
         raise UsageError(f"images is {given!r}: give a list of them, such as images=[ImageColumn(...)]")
     try:
-        return image_columns(given or ())
+        return image_columns(list(given or ()))
     except ImageError as error:
         raise UsageError(str(error).replace("data.images", "images")) from None

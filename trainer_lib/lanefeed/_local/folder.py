@@ -13,9 +13,10 @@ import time
 from pathlib import Path
 
 from lanefeed.errors import LanefeedError, UsageError
+from lanefeed_core.tmpfs import MOUNTS, on_disk
 from lanefeed_core.wire import ENV_SHM_ROOT
 
-__all__ = ["PREFIX", "RunFolder", "StartLock", "locked", "reclaim", "shm_root"]
+__all__ = ["PREFIX", "RunFolder", "StartLock", "locked", "reclaim", "shm_root", "warn_on_disk"]
 
 log = logging.getLogger("lanefeed")
 
@@ -37,6 +38,16 @@ def shm_root() -> Path:
     if not root.is_dir():
         raise UsageError(f"{root} is not a folder: set {ENV_SHM_ROOT} to a tmpfs folder that trainer and sidecar share")
     return root
+
+
+def warn_on_disk(folder: Path) -> None:
+    """A word in the log where the folder is not in memory: all works there, only slowly."""
+    try:
+        warning = on_disk(os.path.realpath(folder), Path(MOUNTS).read_text(errors="surrogateescape"))
+    except OSError:
+        return
+    if warning:
+        log.warning("%s", warning)
 
 
 def _lock(path: Path, kind: int, *, create: bool = True) -> int | None:

@@ -21,7 +21,7 @@ from pathlib import Path
 
 from lanefeed._env import Place
 from lanefeed._local.dataset import Dataset
-from lanefeed._local.folder import PREFIX, RunFolder, reclaim, shm_root
+from lanefeed._local.folder import PREFIX, RunFolder, reclaim, shm_root, warn_on_disk
 from lanefeed.errors import LanefeedError, SidecarError, UsageError, by_kind, from_core
 from lanefeed_core import manifest_codec
 from lanefeed_core.cursor import Cursor, SavedState
@@ -184,6 +184,8 @@ class LocalSidecar:
             if self._restarts > MAX_RESTARTS:
                 raise SidecarError(f"the sidecar ended {self._restarts} times, the last time with: {reason}")
             log.warning("the sidecar ended with code %s and is started again: %s", self._process.returncode, reason)
+        else:
+            warn_on_disk(folder.path)
         path = folder.path / "pod.json"
         path.unlink(missing_ok=True)
         # It loads its libraries while the dataset is indexed, then waits for its configuration.
