@@ -7,6 +7,8 @@ sidecar that knows either goes on at any moment of a rotation:
     trusted                       BBBBBBBBBBBBBBB...  B is made when two thirds of A's life are over
     signing   AAAAAAAAAAAAAAAAAAAAAAAA BBBBBBBBBB...  the server's certificate is signed with B a day later
 
+Names are only ever added: a running job's pods dial the name that was in its plan, which never changes.
+
 `certstore` keeps the result in a Secret and calls `renewed` again and again.
 """
 
@@ -22,6 +24,10 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 __all__ = ["Authority", "Decision", "Lifetimes", "Material", "check", "decide", "names_of", "renewed"]
+
+
+#: Names that were the service's once and that plans may still hold: three changes of a Service's name, of three forms.
+FORMER_NAMES = 9
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,13 +102,15 @@ def decide(have: Material | None, names: Sequence[str], now: float, lifetimes: L
     if have is None or not have.authorities:
         return Decision("there is no certificate yet", new_authority=True, new_certificate=True)
     newest = have.authorities[-1]
-    if newest.end <= now:
+    if all(authority.end <= now for authority in have.authorities):
         why = "every authority has expired (the operator was away for long)"
         return Decision(why, True, True, tuple(range(len(have.authorities))))
     drop = tuple(i for i, a in enumerate(have.authorities) if a.end <= now)
     aged = now >= newest.made + lifetimes.authority * 2 / 3
     signer = _signer(have.authorities, now, lifetimes)
-    why = _renewal(have, names, now, signer)
+    why = _renewal(have, names, now, signer, lifetimes)
+    if not _begun_by(newest.made, now, lifetimes):
+        return Decision(f"the authority begins {_ahead(newest.made, now)}: a new one is made", True, bool(why), drop)
     if aged:
         return Decision("the authority is aging: its successor is made known", True, bool(why), drop)
     if why:
@@ -110,24 +118,42 @@ def decide(have: Material | None, names: Sequence[str], now: float, lifetimes: L
     return Decision("an expired authority is forgotten", drop=drop) if drop else Decision()
 
 
-def _renewal(have: Material, names: Sequence[str], now: float, signer: int) -> str:
+def _renewal(have: Material, names: Sequence[str], now: float, signer: int, lifetimes: Lifetimes) -> str:
     """Why the server's certificate must be made anew; "" if it need not."""
     if now >= have.end:
         return "the certificate has expired"
+    if not _begun_by(have.made, now, lifetimes):
+        return f"the certificate begins {_ahead(have.made, now)}"
     if now >= have.made + (have.end - have.made) * 2 / 3:
         return "the certificate is aging"
-    if set(names) != set(have.names):
+    if not set(names) <= set(have.names):
         return f"the service's names are {', '.join(sorted(names))}"
     if have.signer != signer:
         return "the new authority is known everywhere by now"
     return ""
 
 
+def _begun_by(made: float, now: float, lifetimes: Lifetimes) -> bool:
+    """Whether clients whose clocks are right take what was made at `made`: ours may have been ahead then."""
+    return made - lifetimes.backdate <= now
+
+
+def _ahead(made: float, now: float) -> str:
+    return f"{(made - now) / 3600:.1f} h from now (the clock was ahead when it was made)"
+
+
 def _signer(authorities: Sequence[Authority], now: float, lifetimes: Lifetimes) -> int:
-    """The newest authority that pods know of by now; else the oldest one that still lives."""
+    """The newest authority that pods know of by now; else the oldest one that still lives, and lives already."""
     known = [i for i, a in enumerate(authorities) if now >= a.made + lifetimes.overlap and a.end > now]
     living = [i for i, a in enumerate(authorities) if a.end > now]
-    return known[-1] if known else living[0]
+    begun = [i for i in living if _begun_by(authorities[i].made, now, lifetimes)]
+    return known[-1] if known else (begun or living)[0]
+
+
+def _with_former(names: Sequence[str], have: Material | None) -> tuple[str, ...]:
+    """`names`, then those that the service had before: pods of plans of that time verify the name that they dial."""
+    former = [name for name in (have.names if have else ()) if name not in names]
+    return (*names, *former[:FORMER_NAMES])
 
 
 def renewed(have: Material | None, names: Sequence[str], now: float, lifetimes: Lifetimes) -> tuple[Material, str]:
@@ -140,7 +166,7 @@ def renewed(have: Material | None, names: Sequence[str], now: float, lifetimes: 
     if decision.new_authority:
         kept.append(_make_authority(now, lifetimes))
     if have is None or decision.new_certificate:
-        return _signed(tuple(kept), names, now, lifetimes), decision.reason
+        return _signed(tuple(kept), _with_former(names, have), now, lifetimes), decision.reason
     signer = kept.index(before[have.signer])
     made = Material(tuple(kept), have.certificate, have.key, have.made, have.end, have.names, signer)
     return made, decision.reason

@@ -11,7 +11,15 @@ from cryptography import x509
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lanefeed_operator.coordinator.certificates import Lifetimes, Material, check, decide, names_of, renewed
+from lanefeed_operator.coordinator.certificates import (
+    FORMER_NAMES,
+    Lifetimes,
+    Material,
+    check,
+    decide,
+    names_of,
+    renewed,
+)
 from lanefeed_operator.coordinator.certstore import STATE, Certificates
 from lanefeed_operator.errors import CoordinatorError
 from lanefeed_operator.kube.api import SECRETS, Conflict, Forbidden, Unreachable
@@ -29,13 +37,23 @@ def trusts(bundle: str, material: Material, now: float) -> bool:
     if not server.not_valid_before_utc.timestamp() <= now < server.not_valid_after_utc.timestamp():
         return False
     for ca in x509.load_pem_x509_certificates(bundle.encode()):
-        if ca.subject == server.issuer and ca.not_valid_after_utc.timestamp() > now:
+        lives = ca.not_valid_before_utc.timestamp() <= now < ca.not_valid_after_utc.timestamp()
+        if ca.subject == server.issuer and lives:
             try:
                 server.verify_directly_issued_by(ca)
             except Exception:
                 continue
             return True
     return False
+
+
+def signed_names(material: Material) -> set[str]:
+    """The names and addresses that the certificate really carries, which must be those that `material` says."""
+    server = x509.load_pem_x509_certificate(material.certificate.encode())
+    names = server.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    found = {*names.get_values_for_type(x509.DNSName), *map(str, names.get_values_for_type(x509.IPAddress))}
+    assert found == set(material.names)
+    return found
 
 
 def test_names_of_a_service_in_every_form() -> None:
@@ -104,6 +122,60 @@ def test_other_names_are_signed_at_once_by_the_same_authority() -> None:
     assert "names are other.example.org" in reason
     assert other.authorities == have.authorities
     assert trusts(have.trust, other, NOW + 1)
+
+
+def test_former_names_stay_for_the_pods_whose_plans_hold_them() -> None:
+    have, _ = renewed(None, NAMES, NOW, LIFE)
+    other, _ = renewed(have, ("other.example.org",), NOW + 1, LIFE)
+    assert signed_names(other) == {"other.example.org", *NAMES}
+    assert renewed(other, ("other.example.org",), NOW + 2, LIFE) == (other, "")
+    assert renewed(other, NAMES, NOW + 2, LIFE) == (other, ""), "two operators in an upgrade do not take turns"
+    aged, reason = renewed(other, ("other.example.org",), NOW + 70 * DAY, LIFE)
+    assert "aging" in reason
+    assert signed_names(aged) == signed_names(other), "a job may train for longer than a certificate lives"
+
+
+def test_former_names_are_bounded_and_the_latest_stay() -> None:
+    have, _ = renewed(None, ("host-0.example.org",), NOW, LIFE)
+    for i in range(1, 30):
+        have, _ = renewed(have, (f"host-{i}.example.org",), NOW + i, LIFE)
+    assert signed_names(have) == {f"host-{i}.example.org" for i in range(29 - FORMER_NAMES, 30)}
+
+
+@pytest.mark.parametrize("old", [False, True], ids=["all of the future", "beside an authority that was there"])
+def test_what_was_made_while_the_clock_was_ahead_is_made_again(old: bool) -> None:
+    have = renewed(None, NAMES, NOW - DAY, LIFE)[0] if old else None
+    ahead = renewed(None, NAMES, NOW + DAY, LIFE)[0]
+    if have is not None:
+        ahead = replace(ahead, authorities=(*have.authorities, *ahead.authorities), signer=1)
+    check(ahead)
+    assert not trusts(ahead.trust, ahead, NOW)
+    made, reason = renewed(ahead, NAMES, NOW, LIFE)
+    assert "begins 24.0 h from now (the clock was ahead when it was made)" in reason
+    check(made)
+    assert trusts(made.trust, made, NOW)
+    if have is not None:
+        assert trusts(have.trust, made, NOW), "who knows the older authority goes on at once"
+    assert renewed(made, NAMES, NOW + 1, LIFE) == (made, "")
+    for day in range(4):
+        made, _ = renewed(made, NAMES, NOW + day * DAY, LIFE)
+        check(made)
+        assert trusts(made.trust, made, NOW + day * DAY)
+
+
+def test_a_certificate_alone_that_is_of_the_future_is_signed_again_by_the_same_authority() -> None:
+    have, _ = renewed(None, NAMES, NOW, LIFE)
+    ahead, _ = renewed(replace(have, end=NOW), NAMES, NOW + DAY, LIFE)
+    made, reason = renewed(ahead, NAMES, NOW + 1, LIFE)
+    assert "the certificate begins 24.0 h from now" in reason
+    assert made.authorities == have.authorities
+    assert trusts(have.trust, made, NOW + 1)
+
+
+def test_a_clock_that_is_ahead_by_less_than_certificates_are_backdated_changes_nothing() -> None:
+    have, _ = renewed(None, NAMES, NOW + LIFE.backdate - 1, LIFE)
+    assert renewed(have, NAMES, NOW, LIFE) == (have, "")
+    assert trusts(have.trust, have, NOW)
 
 
 def test_after_years_away_everything_is_new() -> None:
