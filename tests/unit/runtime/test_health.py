@@ -1,5 +1,6 @@
 """/healthz, /readyz and the little server under them; how silent watches are noticed."""
 
+import contextlib
 import http.client
 import socket
 import threading
@@ -10,6 +11,7 @@ import pytest
 
 from lanefeed_operator.errors import OperatorError
 from lanefeed_operator.kube.api import JOBS, NODES, PODS, STJS, Forbidden, Kind, NotFound, Unreachable
+from lanefeed_operator.runtime import http as web
 from lanefeed_operator.runtime.health import STALE_SECONDS, Health, api_answers
 from lanefeed_operator.runtime.http import Answer, HttpServer
 from lanefeed_operator.runtime.watches import Watches
@@ -209,3 +211,66 @@ def test_clients_that_say_nothing_hold_up_nobody(server: HttpServer) -> None:
     finally:
         for client in silent:
             client.close()
+
+
+def request_threads() -> int:
+    return sum("process_request_thread" in thread.name for thread in threading.enumerate())
+
+
+def test_connections_are_bounded_before_they_have_said_anything(server: HttpServer) -> None:
+    others = request_threads()
+    with contextlib.ExitStack() as stack:
+        for _ in range(100):
+            stack.enter_context(socket.create_connection(("127.0.0.1", server.port), timeout=60))
+        # Connections are taken in their order: all others were by now.
+        assert get(server, "/metrics")[0] == 200
+        assert request_threads() - others <= web.MAX_CLIENTS
+
+
+def test_a_byte_now_and_then_does_not_hold_a_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(web, "CLIENT_SECONDS", 0.5)
+    server = HttpServer("127.0.0.1", 0, {}, "LANEFEED_OPERATOR_METRICS_PORT")
+    try:
+        with socket.create_connection(("127.0.0.1", server.port), timeout=0.02) as client:
+            until, closed = time.monotonic() + 60.0, False
+            while not closed and time.monotonic() < until:
+                try:
+                    client.sendall(b"G")
+                    closed = client.recv(1) == b""
+                except TimeoutError:
+                    continue
+                except OSError:
+                    closed = True
+            assert closed, "it was still connected after a minute"
+    finally:
+        server.close()
+
+
+def test_while_all_are_being_answered_a_new_one_is_closed_and_nobody_is_cut_off() -> None:
+    asked, go = threading.Semaphore(0), threading.Event()
+
+    def slow() -> Answer:
+        asked.release()
+        assert go.wait(60.0)
+        return 200, "text/plain", b"late\n"
+
+    server = HttpServer("127.0.0.1", 0, {"/slow": slow}, "LANEFEED_OPERATOR_METRICS_PORT")
+    answers: list[tuple[int, bytes]] = []
+    clients = [
+        threading.Thread(target=lambda: answers.append(get(server, "/slow")), daemon=True)
+        for _ in range(web.MAX_CLIENTS)
+    ]
+    try:
+        for client in clients:
+            client.start()
+        for _ in clients:
+            assert asked.acquire(timeout=60.0)
+        with pytest.raises((http.client.RemoteDisconnected, ConnectionError)):
+            get(server, "/slow")
+        go.set()
+        for client in clients:
+            client.join(60.0)
+        assert answers == [(200, b"late\n")] * web.MAX_CLIENTS
+    finally:
+        go.set()
+        server.close()
