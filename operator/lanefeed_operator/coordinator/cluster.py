@@ -13,6 +13,7 @@ from typing import Any
 
 import grpc
 
+from lanefeed_operator.coordinator import room
 from lanefeed_operator.coordinator.authenticate import Authenticator
 from lanefeed_operator.coordinator.certstore import Certificates
 from lanefeed_operator.coordinator.directory import Directory
@@ -68,7 +69,7 @@ def serve_cluster(
     service.pacer = pacer = Pacer()
     pacer.ticked = time.monotonic()
     credentials = _credentials(certificates)
-    limits = [*OPTIONS, ("grpc.max_allowed_incoming_connections", _connections())]
+    limits = [*OPTIONS, ("grpc.max_allowed_incoming_connections", _bound())]
     server = start(
         service,
         address,
@@ -95,6 +96,19 @@ def _credentials(certificates: Certificates) -> Any:
     return grpc.dynamic_ssl_server_credentials(configuration(), changed, require_client_authentication=False)
 
 
+def _bound() -> int:
+    """How many connections are taken: by descriptors and by memory, whichever is scarcer."""
+    descriptors, limit = _connections(), room.memory_limit()
+    if limit is None:
+        log.info("at most %d pods can be connected, by open files; memory is not limited", descriptors)
+        return descriptors
+    memory = room.in_memory(limit)
+    bound = min(descriptors, memory)
+    words = "at most %d pods can be connected: %d by open files, %d by %d MiB of memory"
+    log.info(words, bound, descriptors, memory, limit >> 20)
+    return bound
+
+
 def _connections() -> int:
     """As many as there are descriptors for, with some left for the API client, metrics and files.
 
@@ -111,7 +125,7 @@ def _connections() -> int:
             soft = most
         except (OSError, ValueError) as error:
             log.warning("open files stay limited to %d, and reporting pods to as many: %s", soft, error)
-    return max(64, soft - 256)
+    return max(room.FEWEST, soft - 256)
 
 
 async def _renew(certificates: Certificates, seconds: float) -> None:
@@ -122,6 +136,9 @@ async def _renew(certificates: Certificates, seconds: float) -> None:
             await asyncio.to_thread(certificates.refresh)
         except OperatorError as error:
             log.warning("certificates of the report service cannot be looked at: %s; trying again", error)
+        except Exception:
+            # The supervisor's edge of this task: it would end unseen, and the certificate run out weeks later.
+            log.exception("looking at the certificates of the report service broke; trying again")
 
 
 async def _watch(pacer: Pacer) -> None:
