@@ -68,7 +68,7 @@ class Lease:
         """Take or renew it; whether this replica leads. Raises LeaseLost where it led and may not any more."""
         begun = self._clock()
         try:
-            mine = self._renew_or_take(begun)
+            mine = self._renew_or_take()
         except ApiError as error:
             log.warning("lease %s/%s: %s", self._namespace, self._name, error)
             mine = None
@@ -102,7 +102,7 @@ class Lease:
 
     # ---- inside ----------------------------------------------------------------------------------------------------
 
-    def _renew_or_take(self, now: float) -> bool:
+    def _renew_or_take(self) -> bool:
         """Whether it is ours. Raises ApiError where that cannot be told."""
         try:
             lease = self._api.get(LEASES, self._namespace, self._name)
@@ -110,6 +110,9 @@ class Lease:
             return self._create()
         spec = lease.get("spec") or {}
         self.holder = spec.get("holderIdentity") or ""
+        # The clock after the answer: with its tries that took up to half a minute, and the holder may have renewed late
+        # in it.
+        now = self._clock()
         seen = (self.holder, spec.get("renewTime"), spec.get("leaseTransitions"))
         if seen != self._seen:
             self._seen, self._seen_at = seen, now

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 import pytest
@@ -21,11 +22,16 @@ class World:
         self.now = 1000.0
         self.store = KubeStore()
         self.down = False
+        #: What happens, once, while the next GET is under way: it is slow, and tried again.
+        self.meanwhile: Callable[[], None] | None = None
         self.store.before = self._answer
 
     def _answer(self, verb: str, kind: Kind, namespace: str, name: str) -> None:
         if self.down:
             raise Unreachable("connection refused")
+        if verb == "get" and self.meanwhile is not None:
+            self.meanwhile, happens = None, self.meanwhile
+            happens()
 
     def replica(self, name: str, offset: float = 0.0) -> Lease:
         api: KubeApi = self.store
@@ -64,6 +70,25 @@ def test_a_dead_leader_is_followed_after_the_leases_time_and_not_before() -> Non
     assert world.spec()["leaseTransitions"] == 1
     with pytest.raises(LeaseLost, match="is held by b"):
         a.step()
+
+
+def test_a_renewal_late_in_a_slow_get_is_waited_for_from_then_on() -> None:
+    world = World()
+    a, b = world.replica("a"), world.replica("b")
+    assert a.step()
+
+    def slow() -> None:
+        world.now += 9.0
+        assert a.step()
+
+    world.meanwhile = slow
+    assert not b.step()
+    world.now += RENEW_DEADLINE - 0.5
+    assert a.valid()
+    assert not b.step(), "it has waited for 9.5 s of its 15"
+    world.now += DURATION - RENEW_DEADLINE + 1
+    assert b.step()
+    assert not a.valid()
 
 
 def test_a_paused_leader_may_not_write_and_ends_also_if_nobody_came_in_between() -> None:
@@ -141,22 +166,29 @@ def test_two_that_take_it_at_once_are_not_both_leaders() -> None:
 
 @given(
     steps=st.lists(
-        st.tuples(st.sampled_from("abcp"), st.floats(0, 12), st.booleans()),
+        st.tuples(
+            st.sampled_from("abcp"),
+            st.floats(0, 12),
+            st.booleans(),
+            # While the GET of that step is under way: how long it takes, and who steps late in it.
+            st.none() | st.tuples(st.floats(0, 30), st.sampled_from("abcp")),
+        ),
         max_size=60,
     ),
     offsets=st.tuples(*[st.floats(-1e6, 1e6)] * 3),
 )
-def test_never_two_may_write(steps: list[tuple[str, float, bool]], offsets: tuple[float, float, float]) -> None:
-    """Any order of steps, pauses (`p`), outages and restarts of replicas whose clocks agree on nothing."""
+def test_never_two_may_write(
+    steps: list[tuple[str, float, bool, tuple[float, str] | None]], offsets: tuple[float, float, float]
+) -> None:
+    """Any order of steps, pauses (`p`), outages, slow reads and restarts of replicas whose clocks agree on nothing."""
     world = World()
     ways: dict[str, Callable[[], Lease]] = {
         name: lambda n=name, o=offset: world.replica(n, o)  # type: ignore[misc]
         for name, offset in zip("abc", offsets, strict=True)
     }
     replicas = {name: way() for name, way in ways.items()}
-    for who, seconds, down in steps:
-        world.now += seconds
-        world.down = down
+
+    def step(who: str) -> None:
         if who != "p":
             try:
                 replicas[who].step()
@@ -164,6 +196,19 @@ def test_never_two_may_write(steps: list[tuple[str, float, bool]], offsets: tupl
                 replicas[who] = ways[who]()
         writers = [name for name, lease in replicas.items() if lease.valid()]
         assert len(writers) <= 1, f"{writers} may both write at {world.now}"
+
+    def slow(seconds: float, other: str) -> None:
+        world.now += seconds
+        step(other)
+
+    for who, seconds, down, while_reading in steps:
+        world.now += seconds
+        world.down = down
+        # A replica has one thread: it does not step within its own step.
+        if while_reading is not None and while_reading[1] != who:
+            world.meanwhile = partial(slow, *while_reading)
+        step(who)
+        world.meanwhile = None
 
 
 def test_tooth_a_lease_that_trusts_renewals_of_the_past_is_found() -> None:
