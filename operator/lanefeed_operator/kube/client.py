@@ -243,9 +243,7 @@ class Client:
         headers = {"Accept": "application/json", "User-Agent": f"{FIELD_MANAGER}/1"}
         if data is not None:
             headers["Content-Type"] = content
-        auth = self._settings.auth_settings().get("BearerToken")
-        if auth and auth.get("value"):
-            headers["Authorization"] = auth["value"]
+        headers |= _authorization(self._settings, method, url)
         began = time.monotonic()
         left = max(0.1, deadline - began)
         code = 0
@@ -267,6 +265,15 @@ class Client:
         if code >= 300:
             raise _refusal(method, url, code, text, answer.headers.get("Retry-After"))
         return text
+
+
+def _authorization(settings: Configuration, method: str, url: str) -> dict[str, str]:
+    """The header that says who we are. Raises Unreachable where that cannot be read now, as in a token's renewal."""
+    try:
+        auth = settings.auth_settings().get("BearerToken")
+    except (config.ConfigException, OSError) as error:
+        raise Unreachable(f"{method} {url}: the credentials cannot be read: {error}", code=0) from None
+    return {"Authorization": auth["value"]} if auth and auth.get("value") else {}
 
 
 #: Named outside of the class, where `list` is the method.

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from kubernetes.client.configuration import Configuration
+from kubernetes.config import ConfigException
 
 from lanefeed_operator.kube import api
 from lanefeed_operator.kube.client import Client
@@ -232,3 +233,27 @@ def test_every_request_is_told_to_the_hook(server: Server) -> None:
     server.script = [status(500, "InternalError", "x"), (200, {}, {})]
     client(server, hook=lambda verb, code, _: told.append((verb, code))).get(api.PODS, "ns", "p")
     assert told == [("get", 500), ("get", 200)]
+
+
+@pytest.mark.parametrize(
+    "fault", [ConfigException("Token file exists but empty."), PermissionError(13, "Permission denied")]
+)
+def test_a_token_that_cannot_be_read_for_a_moment_is_an_outage_and_read_again(server: Server, fault: Exception) -> None:
+    settings, faults = Configuration(), [fault]
+    settings.host = f"http://127.0.0.1:{server.server_port}"
+    settings.api_key["BearerToken"] = "bearer stale"
+
+    def refresh(settings: Any) -> None:
+        if faults:
+            raise faults.pop()
+        settings.api_key["BearerToken"] = "bearer fresh"
+
+    settings.refresh_api_key_hook = refresh
+    found = Client(settings, first_wait=0.01)
+    with pytest.raises(api.Unreachable, match=r"PATCH .*/pods/p\?.*: the credentials cannot be read: .*") as caught:
+        found.patch(api.PODS, "ns", "p", {})
+    assert caught.value.code == 0
+    assert server.seen == [], "nobody was asked without credentials"
+    faults.append(fault)
+    found.get(api.PODS, "ns", "p")
+    assert server.seen[0][2]["Authorization"] == "bearer fresh"
