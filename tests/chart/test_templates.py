@@ -275,6 +275,17 @@ def test_never_two_operators_without_a_lease_and_a_budget_only_for_two() -> None
     assert one(two, "PodDisruptionBudget")["spec"]["maxUnavailable"] == 1
 
 
+def test_the_documented_way_lets_nodes_report() -> None:
+    """For pods with hostNetwork; the words are those of the chart's values, of the page and of the runbook."""
+    written = "[{ipBlock: {cidr: 10.0.0.0/16}}]"
+    for page in ("charts/lanefeed/values.yaml", "docs/pod-template.md", "docs/runbooks/LanefeedReportsFailing.md"):
+        assert written in (CHART.parents[1] / page).read_text(), page
+    policy = one(template(values={"networkPolicy": {"reportFrom": yaml.safe_load(written)}}), "NetworkPolicy")
+    report = [rule for rule in policy["spec"]["ingress"] if rule["ports"] == [{"port": "report"}]]
+    assert {"ipBlock": {"cidr": "10.0.0.0/16"}} in report[0]["from"]
+    assert len(report) == 1
+
+
 def test_no_service_asks_for_the_port_of_a_sidecar() -> None:
     """Ports of native sidecars are not found by name before Kubernetes 1.32, and nothing here needs to."""
     for service in [o for o in template(values=everything()) if o["kind"] == "Service"]:

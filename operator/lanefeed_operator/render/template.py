@@ -56,6 +56,10 @@ def pod_template(job: Job, plan: Plan, sizes: Sizes, settings: Settings, *, chun
     }
     # Names of pods are the Job controller's: peers find each other by them.
     pod.pop("hostname", None)
+    if pod.get("hostNetwork") and not pod.get("dnsPolicy"):
+        # By default they resolve names as their node does, which knows none of Services: neither the report service's
+        # nor that of the first pod.
+        pod["dnsPolicy"] = "ClusterFirstWithHostNet"
     pod.setdefault("terminationGracePeriodSeconds", job.spec.elastic.stop_grace_seconds + c.FLUSH_SECONDS)
     return {"metadata": _metadata(job, plan, settings, digest), "spec": pod}
 

@@ -262,6 +262,19 @@ def test_every_mount_has_its_volume() -> None:
                 assert {m["name"] for m in x["volumeMounts"]} <= set(volumes)
 
 
+@pytest.mark.parametrize(
+    ("given", "policy"),
+    [
+        ({"hostNetwork": True}, "ClusterFirstWithHostNet"),
+        ({"hostNetwork": True, "dnsPolicy": "None"}, "None"),
+        ({"hostNetwork": False}, None),
+        ({}, None),
+    ],
+)
+def test_pods_on_their_nodes_network_find_services_by_name(given: dict[str, Any], policy: str | None) -> None:
+    assert pod_of(make(pod=given)).get("dnsPolicy") == policy
+
+
 # ---- security --------------------------------------------------------------------------------------------------
 
 
