@@ -1,12 +1,10 @@
 """`lanefeed status`: how a job stands, here or in a cluster."""
 
-import time
 from enum import StrEnum
 from typing import Annotated
 
 import typer
 from rich.console import Group
-from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
@@ -15,6 +13,7 @@ from lanefeed_operator.api.status import Status
 from lanefeed_operator.cli.choose import Context, Namespace, choose
 from lanefeed_operator.cli.common import JobArgument, StateDir, console
 from lanefeed_operator.cli.places import LocalPlace, Place
+from lanefeed_operator.cli.watch import watch as watch_it
 from lanefeed_operator.local.view import COLORS
 
 __all__ = ["status"]
@@ -49,13 +48,13 @@ def status(
         out.print(picture(place, place.job()))
         return
     pause = WATCH_SECONDS if isinstance(place, LocalPlace) else CLUSTER_WATCH_SECONDS
-    with Live(console=out, auto_refresh=False) as live:
-        while True:
-            found = place.job()
-            live.update(picture(place, found), refresh=True)
-            if found.status is not None and found.status.terminal:
-                return
-            time.sleep(pause)
+    watch_it(out, lambda: _drawn(place), pause)
+
+
+def _drawn(place: Place) -> tuple[Group, bool]:
+    """(the job's picture, whether the job is over)."""
+    found = place.job()
+    return picture(place, found), found.status is not None and found.status.terminal
 
 
 def picture(place: Place, job: Job) -> Group:

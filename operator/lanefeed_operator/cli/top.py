@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Annotated, Protocol
 
 import typer
-from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
@@ -20,6 +19,7 @@ from lanefeed_operator.cli.choose import Context, Namespace, choose, in_cluster
 from lanefeed_operator.cli.common import StateDir, console
 from lanefeed_operator.cli.figures import Figures, Reading
 from lanefeed_operator.cli.places import LocalPlace, Place
+from lanefeed_operator.cli.watch import watch as watch_it
 from lanefeed_operator.local.store import find, known_jobs, state_root
 from lanefeed_operator.local.view import COLORS
 
@@ -50,10 +50,7 @@ def top(
     if not watch:
         out.print(shown.table())
         return
-    with Live(console=out, auto_refresh=False) as live:
-        while True:
-            live.update(shown.table(), refresh=True)
-            time.sleep(interval)
+    watch_it(out, lambda: (shown.table(), False), interval)
 
 
 class _Shown(Protocol):
@@ -118,9 +115,10 @@ class _Pods:
 
     def read(self) -> None:
         """Ask all pods."""
-        self._before = self._now
         at = time.monotonic()
-        self._now = {index: Reading.parse(text, at) for index, text in self._place.metrics().items()}
+        now = {index: Reading.parse(text, at) for index, text in self._place.metrics().items()}
+        # Only what came: after an outage it is compared with the last reading.
+        self._before, self._now = self._now, now
 
     def table(self) -> Table:
         """A line a pod."""
