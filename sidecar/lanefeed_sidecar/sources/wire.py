@@ -257,9 +257,12 @@ def _failure(error: BaseException) -> BaseException:
     return error
 
 
-def retry_after(headers: http.client.HTTPMessage, now: float) -> float:
-    """Seconds that the answer asks to wait; 0 where it does not. `now`: seconds since 1970."""
-    said = headers.get("Retry-After", "").strip()
+def retry_after(said: str, now: float) -> float:
+    """Seconds that a header Retry-After asks to wait, in seconds or until a date; 0 where it asks for none.
+
+    `now`: seconds since 1970.
+    """
+    said = said.strip()
     if said.isdigit():
         return float(said)
     try:
