@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from lanefeed_core.errors import CoreError
 from lanefeed_core.podconfig import PodConfig
+from lanefeed_core.process import raise_open_files
 from lanefeed_sidecar import early
 from lanefeed_sidecar.errors import ConfigError, SidecarError
 from lanefeed_sidecar.podenv import complete
@@ -30,6 +31,8 @@ log = logging.getLogger(__name__)
 
 #: Memory that decoding has freed stays ours: the read-ahead budget bounds it (bench/memory.py watches).
 KEEP_FREED_PAGES = "-1"
+#: The most that is asked for: 1,024 decode threads with all their shards open, and some.
+MAX_OPEN_FILES = 1 << 17
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -41,6 +44,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return index(arguments[1:])
     if arguments[:1] == ["trial"]:
         _keep_freed_pages()
+        _open_many_files()
         from lanefeed_sidecar.trial import main as trial
 
         return trial(arguments[1:])
@@ -71,6 +75,7 @@ def serve(arguments: Sequence[str], make_engine: "EngineFactory") -> int:
             early.await_file(args.config, args.starter)
         config = _read_config(args.config)
         _set_up_logging(config, args.log_level)
+        _open_many_files()
         return run(config, make_engine)
     except (SidecarError, CoreError) as error:
         kind = error.kind if isinstance(error, SidecarError) else type(error).__name__
@@ -95,6 +100,13 @@ def _keep_freed_pages() -> None:
     6 % of all CPU would go into clearing them. It reads this when pyarrow is loaded.
     """
     os.environ.setdefault("MIMALLOC_PURGE_DELAY", KEEP_FREED_PAGES)
+
+
+def _open_many_files() -> None:
+    """A decode thread has up to 32 shards open, with three descriptors each: ten of them reach the usual 1,024."""
+    files, why = raise_open_files(MAX_OPEN_FILES)
+    if why:
+        log.warning("open files stay limited to %d: %s; raise it, or set a smaller sidecar.decodeThreads", files, why)
 
 
 def _read_config(path: Path) -> PodConfig:

@@ -13,11 +13,11 @@ import time
 import uuid
 from collections.abc import Callable
 from pathlib import Path
-from types import FrameType
 
 from lanefeed_core.errors import CoreError
 from lanefeed_core.manifest import Manifest
 from lanefeed_core.podconfig import PodConfig
+from lanefeed_core.process import hear_signals
 from lanefeed_sidecar import failpoints, podenv
 from lanefeed_sidecar.arena import Arena, RunFolder
 from lanefeed_sidecar.errors import ArenaError, ConfigError, SidecarError, Unavailable
@@ -68,8 +68,7 @@ def run(config: PodConfig, make_engine: EngineFactory) -> int:
     failpoints.arm(config.faults)
     failpoints.arm_from_environment()
     sidecar = _Sidecar(config, make_engine)
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, sidecar.on_signal)
+    hear_signals((signal.SIGTERM, signal.SIGINT), sidecar.on_signal)
     try:
         sidecar.start()
         return sidecar.serve()
@@ -232,8 +231,8 @@ class _Sidecar:
         if self._fatal is None:
             self._fatal = error
 
-    def on_signal(self, number: int, _frame: FrameType | None) -> None:
-        """SIGTERM and SIGINT end the process."""
+    def on_signal(self, number: int) -> None:
+        """SIGTERM and SIGINT end the process. Not for a handler: it takes locks, see `hear_signals`."""
         log.info("%s: stopping", signal.Signals(number).name)
         self._stop.set()
 

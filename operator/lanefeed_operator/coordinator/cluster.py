@@ -6,13 +6,13 @@ one caller may cost is bounded here and in `handlers`: connections, streams, han
 
 import asyncio
 import logging
-import resource
 import time
 from collections.abc import Callable
 from typing import Any
 
 import grpc
 
+from lanefeed_core.process import raise_open_files
 from lanefeed_operator.coordinator import room
 from lanefeed_operator.coordinator.authenticate import Authenticator
 from lanefeed_operator.coordinator.certstore import Certificates
@@ -112,20 +112,12 @@ def _bound() -> int:
 def _connections() -> int:
     """As many as there are descriptors for, with some left for the API client, metrics and files.
 
-    Every pod that trains has one. Container runtimes start processes with a soft limit of 1,024 by habit, for programs
-    that use select(); we do not, so it is raised.
+    Every pod that trains has one.
     """
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    most = MAX_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, MAX_DESCRIPTORS)
-    if soft == resource.RLIM_INFINITY:
-        soft = most
-    if soft < most:
-        try:
-            resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
-            soft = most
-        except (OSError, ValueError) as error:
-            log.warning("open files stay limited to %d, and reporting pods to as many: %s", soft, error)
-    return max(room.FEWEST, soft - 256)
+    files, why = raise_open_files(MAX_DESCRIPTORS)
+    if why:
+        log.warning("open files stay limited to %d, and reporting pods to as many: %s", files, why)
+    return max(room.FEWEST, files - 256)
 
 
 async def _renew(certificates: Certificates, seconds: float) -> None:

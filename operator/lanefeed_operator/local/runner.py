@@ -135,9 +135,10 @@ class Runner:
                     break
 
     def _interrupt(self, number: int, _frame: FrameType | None) -> None:
+        # Nothing that takes a lock, as waking the loop would: the main thread may be in the middle of waiting, and hold
+        # it. The next pass is at most a tick away.
         self._interrupts += 1
         self._signal = number
-        self._wake.set()
 
     # ---- the loop ----------------------------------------------------------------------------------------------
 

@@ -13,8 +13,8 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from types import FrameType
 
+from lanefeed_core.process import hear_signals
 from lanefeed_operator.errors import OperatorError
 from lanefeed_operator.kube.api import DEEPEST_JSON, NODES, ApiError, Forbidden, Kind, KubeApi, NotFound, Object
 from lanefeed_operator.kube.client import Client, connect
@@ -61,8 +61,7 @@ def main(argv: Sequence[str] = (), environ: Mapping[str, str] = os.environ) -> i
     sys.setrecursionlimit(DEEPEST_JSON)
     logs.setup(as_json=settings.log_json, level=settings.log_level)
     process = Process(settings)
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, process.signalled)
+    hear_signals((signal.SIGTERM, signal.SIGINT), process.signalled)
     threading.excepthook = process.broke
     return process.run()
 
@@ -81,8 +80,8 @@ class Process:
         self._parts: Parts | None = None
         self._servers: list[HttpServer] = []
 
-    def signalled(self, number: int, _frame: FrameType | None) -> None:
-        """SIGTERM or SIGINT."""
+    def signalled(self, number: int) -> None:
+        """SIGTERM or SIGINT. Not for a handler: it takes locks, see `hear_signals`."""
         self.end(f"signal {signal.Signals(number).name}", 0)
 
     def broke(self, args: threading.ExceptHookArgs) -> None:

@@ -71,11 +71,17 @@ def open_shard(manifest: Manifest, shard_index: int, columns: tuple[Column, ...]
     check_content(path, shard)
     kind = ArrowReader if manifest.format == "arrow" else ParquetReader
     try:
-        return Watched(kind(path, shard.file_rows, columns), file)
+        reader = kind(path, shard.file_rows, columns)
     except DECODE_ERRORS as error:
         # A file that is being written anew just now is not damaged.
-        file.check()
+        file.opened()
         raise DataError(f"shard {path} cannot be opened: {error}; {REMEDY}") from error
+    try:
+        file.opened()
+    except DataError:
+        reader.close()
+        raise
+    return Watched(reader, file)
 
 
 class _Columns:

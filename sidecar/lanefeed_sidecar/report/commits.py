@@ -137,7 +137,8 @@ class CommitLog:
         for line in lines:
             message = _parse(line, self._generation)
             if message is not None:
-                self._add(message)
+                # Which of them the earlier session sent, its last words included, died with it.
+                self._add(message, sent=True)
         if self._pending:
             log.info("%d commits of an earlier session wait to be reported", len(self._pending))
         if rest or len(self._pending) != len(lines):
@@ -146,8 +147,8 @@ class CommitLog:
 
     # ---- bounds ------------------------------------------------------------------------------------------------
 
-    def _add(self, message: pb.RankCommit) -> None:
-        self._pending.append(Pending(self._next, message))
+    def _add(self, message: pb.RankCommit, *, sent: bool = False) -> None:
+        self._pending.append(Pending(self._next, message, sent))
         self._next += 1
 
     def _coalesce(self, rank: int) -> bool:

@@ -47,6 +47,8 @@ class LocalBook:
         self._lock = threading.Lock()
         self._lives: dict[int, _Life] = {}
         self._made = 0
+        #: Whether `book.json` is older than the book: it could not be written.
+        self._unsaved = False
         #: Epochs proven in this session.
         self.verified = 0
         self._book = self._load(plan_generation, world)
@@ -82,7 +84,8 @@ class LocalBook:
     def commit(self, message: pb.RankCommit) -> JobCommit | None:
         """Take a rank's commit; the job's commit if this one completes it.
 
-        Raises CommitRefused, or LedgerMismatch if an epoch that this ends was not consumed exactly once.
+        Raises CommitRefused, LedgerMismatch if an epoch that this ends was not consumed exactly once, or SidecarError
+        while the book cannot be written: the caller keeps the commit and brings it again.
         """
         ledger = Ledger.from_dict(json.loads(message.ledger_json))
         segment = Segment(message.rank, message.start, message.stop, ledger, message.name)
@@ -93,6 +96,9 @@ class LocalBook:
             except CommitRefused as error:
                 raise errors.CommitRefused(str(error)) from None
             if made is None:
+                if self._unsaved:
+                    # It may be one that is in the book and not in the file; the caller forgets it after this.
+                    self._save()
                 return None
             try:
                 self._prove(self._book.commits[-2].step, made)
@@ -152,8 +158,10 @@ class LocalBook:
         return book
 
     def _save(self) -> None:
+        self._unsaved = True
         try:
             write_atomically(self._path, json.dumps(self._book.to_dict()), 0o640)
+            self._unsaved = False
         except OSError as error:
             raise errors.SidecarError(
                 f"{self._path} cannot be written: {error.strerror}; make the tmpfs larger"

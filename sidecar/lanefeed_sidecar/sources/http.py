@@ -100,7 +100,7 @@ def check(answer: Answer, code: str = "") -> None:
         return
     said = f"HTTP {status}" + (f" {code}" if code else "")
     if status in (429, 503):
-        raise ReadFailed("throttled", said, retry_after(answer.headers, time.time()))
+        raise ReadFailed("throttled", said, retry_after(answer.headers.get("Retry-After", ""), time.time()))
     if status in (500, 502, 504):
         raise ReadFailed("server", said)
     if status in (401, 403):

@@ -138,7 +138,7 @@ class S3Store:
             # The bucket says where it is.
             self._region = region
             raise ReadFailed("expired", f"the bucket is in the region {region}")
-        raise _failed(answer.status, code, retry_after(answer.headers, time.time()))
+        raise _failed(answer.status, code, retry_after(answer.headers.get("Retry-After", ""), time.time()))
 
     def refresh(self, since: float) -> bool:
         """See ObjectStore: a new session finds what is in the files and the environment now."""
@@ -169,8 +169,8 @@ def _botocore() -> Iterator[None]:
     except exceptions.ClientError as error:
         about, meta = error.response.get("Error", {}), error.response.get("ResponseMetadata", {})
         status, headers = int(meta.get("HTTPStatusCode", 0)), meta.get("HTTPHeaders", {})
-        wait = headers.get("retry-after", "")
-        raise _failed(status, about.get("Code", ""), float(wait) if wait.isdigit() else 0.0) from error
+        wait = retry_after(headers.get("retry-after", ""), time.time())
+        raise _failed(status, about.get("Code", ""), wait) from error
     except (exceptions.NoCredentialsError, exceptions.PartialCredentialsError) as error:
         raise _no_credentials() from error
     except (exceptions.ConnectTimeoutError, exceptions.ReadTimeoutError) as error:

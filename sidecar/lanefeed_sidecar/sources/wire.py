@@ -6,6 +6,7 @@ is enough here, and its sockets can be cut from another thread, which a hedged r
 
 import email.utils
 import http.client
+import io
 import re
 import socket
 import ssl
@@ -13,6 +14,8 @@ import threading
 import time
 import urllib.request
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 from urllib.parse import SplitResult, urljoin, urlsplit
 
 from lanefeed_sidecar.sources.objects import Attempt, ReadFailed
@@ -31,7 +34,7 @@ _STALE = (http.client.RemoteDisconnected, ConnectionResetError, BrokenPipeError)
 
 @dataclass(frozen=True, slots=True)
 class Timeouts:
-    """Seconds: to connect, without one byte, and for a whole read of `size` bytes."""
+    """Seconds: to connect, without one byte, and for a whole read of `size` bytes, redirects and headers included."""
 
     connect: float = 10.0
     silent: float = 20.0
@@ -115,15 +118,15 @@ class Client:
         response: http.client.HTTPResponse | None = None
         try:
             try:
-                response = self._ask(connection, url, headers, attempt)
+                response = self._ask(connection, url, headers, attempt, deadline)
             except _STALE:
                 if not kept or attempt.cancelled:
                     raise
                 # The other side had closed it while it was idle: no failure of this read.
                 connection.close()
                 connection = self._connect(url)
-                response = self._ask(connection, url, headers, attempt)
-            answer = self._receive(response, into, deadline, limit)
+                response = self._ask(connection, url, headers, attempt, deadline)
+            answer = self._receive(response, into, limit)
         except BaseException as error:
             attempt.holds(None)
             connection.close()
@@ -142,12 +145,18 @@ class Client:
         return answer
 
     def _ask(
-        self, connection: http.client.HTTPConnection, url: SplitResult, headers: dict[str, str], attempt: Attempt
+        self,
+        connection: http.client.HTTPConnection,
+        url: SplitResult,
+        headers: dict[str, str],
+        attempt: Attempt,
+        deadline: float,
     ) -> http.client.HTTPResponse:
-        fresh = connection.sock is None
-        if fresh:
+        connection.response_class = partial(_Response, deadline=deadline)  # type: ignore[assignment]
+        if connection.sock is None:
             connection.connect()
-        if fresh and connection.sock is not None:
+        if connection.sock is not None:
+            # Of a kept one too: the end of its former read may have been near.
             connection.sock.settimeout(self.timeouts.silent)
         attempt.holds(connection.sock)
         target = (url.path or "/") + (f"?{url.query}" if url.query else "")
@@ -157,9 +166,7 @@ class Client:
         connection.request("GET", target, headers={**about, **headers})
         return connection.getresponse()
 
-    def _receive(
-        self, response: http.client.HTTPResponse, into: tuple[int, memoryview] | None, deadline: float, limit: int
-    ) -> Answer:
+    def _receive(self, response: http.client.HTTPResponse, into: tuple[int, memoryview] | None, limit: int) -> Answer:
         if into is None or response.status not in (200, 206):
             most = limit if response.status < 400 and into is None else _MAX_ERROR
             return Answer(response.status, response.headers, response.read(most))
@@ -167,8 +174,6 @@ class Client:
         _check_range(response, start, len(view))
         at = 0
         while at < len(view):
-            if time.monotonic() > deadline:
-                raise ReadFailed("timeout", f"{at} of {len(view)} bytes came in {self.timeouts.whole(len(view)):.0f} s")
             got = response.readinto(view[at : at + _BLOCK])
             if not got:
                 raise ReadFailed("short", f"the body ended after {at} of {len(view)} bytes")
@@ -227,6 +232,48 @@ class Client:
             self._idle.clear()
 
 
+class _Response(http.client.HTTPResponse):
+    """An answer whose every byte, headers and the bodies of errors included, comes before a deadline."""
+
+    def __init__(self, sock: socket.socket, *more: Any, deadline: float, **named: Any) -> None:
+        """As the connection makes it; `deadline`: by the monotonic clock."""
+        super().__init__(sock, *more, **named)
+        self.fp = io.BufferedReader(_InTime(self.fp.detach(), sock, deadline))
+
+
+class _InTime(io.RawIOBase):
+    """Bytes of a socket until the deadline.
+
+    A socket's own timeout begins anew with each byte, and a buffered reader asks until it has all that it was asked
+    for: a server that sends a byte now and then would hold a reader for as long as it likes.
+    """
+
+    def __init__(self, raw: io.RawIOBase, sock: socket.socket, deadline: float) -> None:
+        """`raw` reads from `sock`, and is closed with this."""
+        self._raw, self._sock, self._deadline = raw, sock, deadline
+        self._came = 0
+
+    def readable(self) -> bool:
+        """It is."""
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        """What is there, after a wait for the first byte. Raises ReadFailed after the deadline, or TimeoutError."""
+        left = self._deadline - time.monotonic()
+        if left <= 0:
+            raise ReadFailed("timeout", f"it came too slowly: {self._came} bytes of the answer when its time was over")
+        if left < (self._sock.gettimeout() or left + 1):
+            self._sock.settimeout(left)
+        got = self._raw.readinto(buffer) or 0
+        self._came += got
+        return got
+
+    def close(self) -> None:
+        """Let go of the socket."""
+        self._raw.close()
+        super().close()
+
+
 def _check_range(response: http.client.HTTPResponse, start: int, length: int) -> None:
     if response.headers.get("Content-Encoding", "identity") != "identity":
         raise ReadFailed("range", f"the answer is {response.headers['Content-Encoding']}-encoded, not the object")
@@ -257,9 +304,12 @@ def _failure(error: BaseException) -> BaseException:
     return error
 
 
-def retry_after(headers: http.client.HTTPMessage, now: float) -> float:
-    """Seconds that the answer asks to wait; 0 where it does not. `now`: seconds since 1970."""
-    said = headers.get("Retry-After", "").strip()
+def retry_after(said: str, now: float) -> float:
+    """Seconds that a header Retry-After asks to wait, in seconds or until a date; 0 where it asks for none.
+
+    `now`: seconds since 1970.
+    """
+    said = said.strip()
     if said.isdigit():
         return float(said)
     try:

@@ -2,6 +2,7 @@
 
 import os
 import re
+import resource
 import signal
 import socket
 import subprocess
@@ -15,6 +16,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from lanefeed_core.board import board_bytes
 from lanefeed_core.layout import HEADER_BYTES
+from lanefeed_sidecar.main import MAX_OPEN_FILES
 from support.feed_client import eventually
 from support.feed_pod import Pod
 
@@ -187,3 +189,16 @@ def test_a_stopped_process_leaves_no_thread_behind(make_pod: MakePod) -> None:
     os.kill(pod.process.pid, signal.SIGTERM)
     os.kill(pod.process.pid, signal.SIGCONT)
     assert pod.process.wait(60) == 0
+
+
+def test_it_may_open_more_files_than_a_container_runtime_allows(make_pod: MakePod) -> None:
+    """A decode thread holds up to 96, and the usual soft limit is 1,024."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (512, hard))
+    try:
+        pod = make_pod().start()
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert pod.process is not None
+    most = MAX_OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, MAX_OPEN_FILES)
+    assert resource.prlimit(pod.process.pid, resource.RLIMIT_NOFILE)[0] == most

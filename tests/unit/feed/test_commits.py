@@ -191,6 +191,20 @@ def test_a_late_answer_acknowledges_nothing_of_what_was_joined_since(tmp_path: P
     log.close()
 
 
+def test_what_an_earlier_session_left_is_never_joined(tmp_path: Path) -> None:
+    """That session may have sent it, with its last words if not before."""
+    log = CommitLog(tmp_path, 1, keep_per_rank=2)
+    log.append(commit(0, 1))
+    log.batch()
+    log.close()
+    again = CommitLog(tmp_path, 1, keep_per_rank=2)
+    for step in range(1, 20):
+        again.append(commit(step, step + 1))
+    assert [p.message.start for p in again.batch()] == [0, 1, 19], "what came since is joined"
+    assert again.batch()[0].message == commit(0, 1)
+    again.close()
+
+
 def test_a_file_that_cannot_grow_refuses_and_keeps_what_it_had(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import os
 

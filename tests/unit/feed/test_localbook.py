@@ -1,13 +1,16 @@
 """The book in the pod: job commits, proofs, lives that go back, and a lost sample caught."""
 
+import errno
 import json
+import os
 from pathlib import Path
 
 import pytest
 
 from lanefeed_core.ledger import Ledger, sum_ids
 from lanefeed_core.proto import lanefeed_pb2 as pb
-from lanefeed_sidecar.errors import CommitRefused, LedgerMismatch
+from lanefeed_sidecar.errors import CommitRefused, LedgerMismatch, SidecarError
+from lanefeed_sidecar.report import localbook
 from lanefeed_sidecar.report.localbook import LocalBook
 from support.feed_pod import Pod
 
@@ -140,3 +143,24 @@ def test_another_worlds_rank_is_refused(tmp_path: Path) -> None:
     b = Books(tmp_path, 1)
     with pytest.raises(CommitRefused, match="rank 3 is not in the plan of 1 ranks"):
         b.book.commit(pb.RankCommit(rank=3, stop=5, ledger_json="{}"))
+
+
+def test_a_commit_that_could_not_be_written_is_not_taken_when_it_comes_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The caller forgets what was taken; then nobody has it but this process."""
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    b = Books(tmp_path, 1)
+    b.book.attach(0, 0, resuming=False)
+    with monkeypatch.context() as patched:
+        patched.setattr(localbook, "write_atomically", full)
+        for _ in range(2):
+            with pytest.raises(SidecarError, match=r"book.json cannot be written: No space left on device; make the"):
+                b.book.commit(b.commit(0, 0, 10))
+    assert b.open().last.step == 0
+    assert b.book.commit(b.commit(0, 0, 10)) is None
+    assert b.book.covers(10)
+    assert b.open().last.step == 10, "what is taken is in the file"

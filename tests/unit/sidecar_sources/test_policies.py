@@ -1,6 +1,8 @@
 """The pure policies of remote reads: how many requests at once, when a second one, and what names mean."""
 
+import email.utils
 import random
+import time
 
 import botocore.exceptions
 import pytest
@@ -192,10 +194,9 @@ def test_new_credentials_are_tried_however_long_the_store_was_away() -> None:
     reads.close()
 
 
-def _client_error(status: int, code: str) -> botocore.exceptions.ClientError:
-    return botocore.exceptions.ClientError(
-        {"Error": {"Code": code}, "ResponseMetadata": {"HTTPStatusCode": status}}, "AssumeRole"
-    )
+def _client_error(status: int, code: str, wait: str = "") -> botocore.exceptions.ClientError:
+    about = {"HTTPStatusCode": status, "HTTPHeaders": {"retry-after": wait} if wait else {}}
+    return botocore.exceptions.ClientError({"Error": {"Code": code}, "ResponseMetadata": about}, "AssumeRole")
 
 
 @pytest.mark.parametrize(
@@ -213,6 +214,20 @@ def test_what_signing_fails_with_is_a_kind_of_failure(
     error: Exception, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Credentials that end soon are renewed when a read is signed, and what renews them can be away for a moment."""
+    assert _signed(error, monkeypatch).kind == kind
+
+
+@pytest.mark.parametrize(
+    ("wait", "low", "high"),
+    [("30", 30, 30), (" 7 ", 7, 7), (email.utils.formatdate(time.time() + 1e5, usegmt=True), 1e4, 1e5), ("soon", 0, 0)],
+)
+def test_what_botocore_was_asked_to_wait(wait: str, low: float, high: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In seconds, or until a date."""
+    assert low <= _signed(_client_error(503, "SlowDown", wait), monkeypatch).retry_after <= high
+
+
+def _signed(error: Exception, monkeypatch: pytest.MonkeyPatch) -> ReadFailed:
+    """What a read fails with where signing fails with `error`."""
     for name, value in {"AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b"}.items():
         monkeypatch.setenv(name, value)
     store = S3Store(names.parse("s3://bucket/key?region=us-east-1"))
@@ -223,5 +238,5 @@ def test_what_signing_fails_with_is_a_kind_of_failure(
     monkeypatch.setattr(store._s3, "generate_presigned_url", fail)
     with pytest.raises(ReadFailed) as caught:
         store._url("key")
-    assert caught.value.kind == kind
     store.close()
+    return caught.value
