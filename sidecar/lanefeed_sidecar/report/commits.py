@@ -2,7 +2,9 @@
 
 The feed appends (a trainer's commit returns once its line is in the file), the reporter sends and acknowledges. The
 file lies in tmpfs, so a write survives any death of the process. Bounded: where an outage piles commits up, connected
-ones that were never sent are joined, which keeps the newest checkpoint and the ledger's sum.
+ones that were never sent are joined, which keeps the newest checkpoint and the ledger's sum. And where more wait than a
+report holds, since other ranks commit more seldom, the middle ones of each rank are: a part of what waits would never
+make a commit of the job.
 """
 
 import json
@@ -23,7 +25,7 @@ __all__ = ["BATCH", "COMMITS_NAME", "CommitLog", "Pending"]
 log = logging.getLogger(__name__)
 
 COMMITS_NAME = "commits.jsonl"
-#: Commits in one report, oldest first.
+#: Commits in one report.
 BATCH = 64
 #: Commits of one rank kept apart while they wait.
 KEEP_PER_RANK = 128
@@ -70,9 +72,11 @@ class CommitLog:
             return True
 
     def batch(self, limit: int = BATCH) -> list[Pending]:
-        """The oldest waiting commits; from now on they stay as they are."""
+        """What waits, of every rank, made to fit; from now on these stay as they are while all that waits fits."""
         with self._lock:
-            found = self._pending[:limit]
+            if len(self._pending) > limit:
+                self._fit(limit)
+            found = self._fair(limit)
             for pending in found:
                 pending.sent = True
             return list(found)
@@ -165,10 +169,49 @@ class CommitLog:
             joined = True
         return joined
 
+    def _fit(self, limit: int) -> None:
+        """Join connected commits of each rank down to its share of a report.
 
-def _connected(mine: Sequence[Pending]) -> int | None:
-    """Index of the first commit that the next one continues."""
-    return next((i for i in range(len(mine) - 1) if mine[i].message.stop == mine[i + 1].message.start), None)
+        Those that were sent too: under a new number, so that an answer to the former ones acknowledges none of it. What
+        the control plane has of the same start is replaced there, and where it made a commit of the job out of a part
+        by then, it cuts that off (`Prover.cut`). The oldest and the newest stay apart: those others are to commit yet.
+        """
+        share = self._share(limit)
+        joined = False
+        for rank in {p.message.rank for p in self._pending}:
+            mine = [p for p in self._pending if p.message.rank == rank]
+            while len(mine) > share:
+                pair = _connected(mine, share // 2)
+                if pair is None:
+                    break
+                first, second = mine[pair], mine.pop(pair + 1)
+                self._pending.remove(second)
+                first.message, first.number = _join(first.message, second.message), self._next
+                self._next += 1
+                joined = True
+        if joined:
+            self._rewrite()
+
+    def _share(self, limit: int) -> int:
+        return max(1, limit // max(1, len({p.message.rank for p in self._pending})))
+
+    def _fair(self, limit: int) -> list[Pending]:
+        """All that waits, or the newest of each rank: old ones that do not connect are of lives that are over."""
+        if len(self._pending) <= limit:
+            return list(self._pending)
+        left = dict.fromkeys((p.message.rank for p in self._pending), self._share(limit))
+        found = []
+        for pending in reversed(self._pending):
+            left[pending.message.rank] -= 1
+            if left[pending.message.rank] >= 0:
+                found.append(pending)
+        return found[::-1][:limit]
+
+
+def _connected(mine: Sequence[Pending], begin: int = 0) -> int | None:
+    """Index of a commit that the next one continues: the first one from `begin` on, else the first one at all."""
+    order = (*range(begin, len(mine) - 1), *range(min(begin, len(mine) - 1)))
+    return next((i for i in order if mine[i].message.stop == mine[i + 1].message.start), None)
 
 
 def _join(first: pb.RankCommit, second: pb.RankCommit) -> pb.RankCommit:
