@@ -142,12 +142,13 @@ def test_rogues_flood_and_a_good_run_is_unharmed(make_pod: MakePod) -> None:
     good.attach()
     good.stream()
     futures = [rogue.stub.Attach.future(pb.AttachRequest(), metadata=rogue.metadata, timeout=60) for _ in range(400)]
-    insider = pod.client()
+    # A connection each: before the server has said how many streams one may have, more than that are UNAVAILABLE.
+    insider, giant = pod.client(), pod.client()
     # Streams that never say whose they are, and messages above the cap.
     quiet = threading.Event()
     silent = [insider.stub.Stream(_say_nothing(quiet), metadata=insider.metadata) for _ in range(30)]
-    big = insider.stub.Commit.future(
-        pb.CommitRequest(commit=pb.RankCommit(ledger_json="x" * (5 << 20))), metadata=insider.metadata, timeout=60
+    big = giant.stub.Commit.future(
+        pb.CommitRequest(commit=pb.RankCommit(ledger_json="x" * (5 << 20))), metadata=giant.metadata, timeout=60
     )
     good.run()
     assert good.ids == pod.expected()
