@@ -2,6 +2,8 @@
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
@@ -9,6 +11,7 @@ from typer.testing import CliRunner
 from lanefeed_operator.cli.main import app
 from lanefeed_operator.local.errors import LocalError
 from lanefeed_sidecar import trial
+from lanefeed_sidecar.pipeline.engine import Engine
 from support.images import write_images
 from support.token_files import write_documents
 from support.worlds import make_rows
@@ -46,6 +49,23 @@ def test_a_trial_of_real_files(tmp_path: Path, capsys: pytest.CaptureFixture[str
     # Not 1 at most: a decode that had begun before the window, on a machine that stood still, counts in it.
     assert all(share >= 0 for share in found["shares"].values())
     assert found["limit"] in {"decoding", "storage", "threads", "opening", "memory"}
+
+
+def test_the_first_frame_counts_neither_as_time_nor_as_samples(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a clock of its own: the first frame takes 1,000 seconds of it, each other one a second."""
+    uri, clock, fill = make_rows(tmp_path, [300, 200]), [0.0], Engine.fill
+
+    def slow(engine: Engine, *args: Any, **named: Any) -> Any:
+        clock[0] += 1.0 if clock[0] else 1000.0
+        return fill(engine, *args, **named)
+
+    monkeypatch.setattr(Engine, "fill", slow)
+    monkeypatch.setattr(trial, "time", SimpleNamespace(monotonic=lambda: clock[0], process_time=lambda: 0.0))
+    assert trial.main(["--batch", "10", "--seconds", "3", "--threads", "1", str(uri)]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["seconds"], found["first_batch_seconds"]) == (3.0, 1000.0)
 
 
 def test_the_command_says_it_in_words(tmp_path: Path) -> None:
