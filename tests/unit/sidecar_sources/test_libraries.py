@@ -1,6 +1,7 @@
 """Stores that libraries read: what of a URI is the path, where keys come from, what an error's words say. No server."""
 
 import ftplib
+import re
 
 import pytest
 
@@ -80,5 +81,27 @@ def test_a_scheme_that_nobody_reads_and_an_option_that_nobody_knows(monkeypatch:
 )
 def test_words_tell_the_kind(error: Exception, kind: str) -> None:
     with pytest.raises(ReadFailed) as failed, telling(Exception):
+        raise error
+    assert failed.value.kind == kind
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        # A missing object is not asked for again, whatever its path is called.
+        (FileNotFoundError("box/reset/403/part-0.parquet"), "missing"),
+        (FileNotFoundError(2, "No such file or directory", "/data/timed out/denied.parquet"), "missing"),
+        # What may pass is not given up for good.
+        (TimeoutError("/box/403/part-0.parquet"), "timeout"),
+        (ConnectionResetError("box/access denied.parquet"), "reset"),
+        (OSError("When reading object 'data/403/part-0.parquet': connection closed"), "reset"),
+        (OSError("gs://box/404/forbidden/part-0.parquet: HTTP 503"), "throttled"),
+        # And what will not change is not tried for long.
+        (PermissionError("box/reset/part-0.parquet"), "denied"),
+        (PermissionError("The provided token has expired: box/reset"), "expired"),
+    ],
+)
+def test_a_name_tells_nothing(error: Exception, kind: str) -> None:
+    with pytest.raises(ReadFailed, match=re.escape(str(error))) as failed, telling(Exception):
         raise error
     assert failed.value.kind == kind
