@@ -8,6 +8,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 
 from lanefeed_core.manifest import Manifest
 from lanefeed_core.podconfig import PodConfig
@@ -166,7 +167,7 @@ class Hub:
         )
         with self._lock:
             if old is not None:
-                self._add_totals(old, again=old.pid == request.pid)
+                self._add_totals(old, life, again=old.pid == request.pid)
             self._totals[rank].attaches += 1
             self._lives[rank] = life
             for event in self._standing():
@@ -208,14 +209,12 @@ class Hub:
         at = (rank - self.ranks.start) * each
         return range(at, at + each)
 
-    def _add_totals(self, life: Life, *, again: bool) -> None:
-        totals = self._totals[life.rank]
-        totals.reached = max(totals.reached, life.delivered)
-        if not again:
-            # The same process goes on counting from where it was.
-            totals.wait_seconds += life.wait_seconds
-            totals.step_seconds += life.step_seconds
-            totals.copied_batches += life.copied_batches
+    def _add_totals(self, old: Life, life: Life, *, again: bool) -> None:
+        """`again`: the same process, as far as is known, goes on counting from where it was."""
+        if again:
+            life.counts_on(old.counted)
+        done = old.others if again else old.figures
+        self._totals[old.rank] = self._totals[old.rank].with_life(done, old.delivered)
 
     # ---- streams -----------------------------------------------------------------------------------------------
 
@@ -262,7 +261,7 @@ class Hub:
         with self._lock:
             if self._stop is not None or self.config.plan.replicas > 1 or not self._lives:
                 return
-            step = stop_step((x.start, x.consumed, x.wait_seconds + x.step_seconds) for x in self._lives.values())
+            step = stop_step((x.start, x.consumed, x.seconds) for x in self._lives.values())
         self.stop_at(pb.StopAt(step=step, reason=REASON), ours=True)
 
     def _forget_our_stop(self) -> None:
@@ -365,15 +364,7 @@ class Hub:
         """Sums over the rank's former lives, and its present one, in this session."""
         with self._lock:
             t, life = self._totals[rank], self._lives.get(rank)
-            if life is None:
-                return RankTotals(attaches=t.attaches)
-            return RankTotals(
-                t.wait_seconds + life.wait_seconds,
-                t.step_seconds + life.step_seconds,
-                t.copied_batches + life.copied_batches,
-                t.attaches,
-                max(t.reached, life.delivered),
-            )
+            return t.with_life(life.figures, life.delivered) if life is not None else replace(t)
 
     def rank_reports(self) -> list[pb.RankReport]:
         """The ranks that attached in this session."""

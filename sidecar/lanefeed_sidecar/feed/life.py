@@ -7,7 +7,6 @@ the service; knows gRPC only as messages.
 """
 
 import logging
-import math
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -20,6 +19,7 @@ from lanefeed_sidecar.arena.board import HELD, Board
 from lanefeed_sidecar.errors import ProtocolMismatch, SidecarError
 from lanefeed_sidecar.feed.messages import failure_message, frame_message
 from lanefeed_sidecar.feed.seams import FeedEngine
+from lanefeed_sidecar.feed.totals import Figures
 from lanefeed_sidecar.pipeline.stats import Stats
 
 __all__ = ["Life"]
@@ -72,8 +72,10 @@ class Life:
         self.pid = pid
         #: The step after the last one that was signalled.
         self.delivered = start
-        self.wait_seconds = self.step_seconds = 0.0
-        self.copied_batches = 0
+        #: What the trainer has counted; and what another did, whom its process number made look the same.
+        self.counted = self.others = Figures()
+        self._before = 0.0
+        self._heard = False
         self.streaming = self.end_sent = self.finished = False
         self._total = engine.total_steps
         self._base = slots.start
@@ -113,6 +115,10 @@ class Life:
                 self._slots.abort(local)
 
     # ---- for the hub -------------------------------------------------------------------------------------------
+
+    def counts_on(self, counted: Figures) -> None:
+        """The trainer's process attached before and had counted this: it goes on from there."""
+        self.counted, self._before = counted, counted.seconds
 
     def begin(self) -> None:
         """Start filling slots."""
@@ -168,6 +174,27 @@ class Life:
         """The trainer has consumed the whole stream, or says that it wants no more."""
         return self.finished or (self.end_sent and self.consumed >= self._total)
 
+    @property
+    def wait_seconds(self) -> float:
+        """What the trainer has waited since it was started, as it says."""
+        return self.counted.wait_seconds
+
+    @property
+    def step_seconds(self) -> float:
+        """How long its own steps took since then."""
+        return self.counted.step_seconds
+
+    @property
+    def seconds(self) -> float:
+        """How long this life took, as far as the trainer has told."""
+        return self.counted.seconds - self._before
+
+    @property
+    def figures(self) -> Figures:
+        """What is to be added to those of former lives."""
+        with self._cond:
+            return self.others + self.counted
+
     def count(self, state: SlotState) -> int:
         """Number of slots in `state`."""
         with self._cond:
@@ -201,12 +228,17 @@ class Life:
             # On a board that word is newer than any message.
             if self._told is None and message.consumed <= max(self.delivered, self.start):
                 self._consumed = message.consumed
-            self.wait_seconds = _grown(self.wait_seconds, message.wait_seconds)
-            self.step_seconds = _grown(self.step_seconds, message.step_seconds)
-            self.copied_batches = max(self.copied_batches, message.copied_batches)
+            self._count(message)
             if message.finished and not self.finished:
                 self.finished = True
                 self._wake()
+
+    def _count(self, message: pb.Progress) -> None:
+        # A container that was started again often gives its trainer the number of the former one.
+        if not self._heard and not self.counted.continued(message):
+            self.others, self.counted, self._before = self.counted, Figures(), 0.0
+        self._heard = True
+        self.counted = self.counted.after(message)
 
     def _wake(self) -> None:
         """Under the lock: all that wait here look again."""
@@ -359,8 +391,3 @@ class Life:
 
     def _cancelled(self) -> bool:
         return self._gone or self.finished
-
-
-def _grown(before: float, now: float) -> float:
-    """Totals only grow; a rogue client's NaN changes nothing."""
-    return now if math.isfinite(now) and now > before else before
