@@ -32,6 +32,17 @@ def write(path: Path, content: str) -> None:
     os.replace(temporary, path)
 
 
+def written(name: str) -> Path:
+    """The model of a committed checkpoint. Without it nothing is trained: to begin anew in silence would repeat samples."""
+    path = CHECKPOINTS / name / "model.pt"
+    if not path.exists():
+        raise SystemExit(
+            f"the job goes on from checkpoint {name}, and {path} is not in this pod: mount a volume that all pods share "
+            f"at {CHECKPOINTS} (or set CHECKPOINTS to where one is), or delete the job and apply it again to begin anew"
+        )
+    return path
+
+
 class Trainer:
     """Model, optimizer, loader, and their checkpoints."""
 
@@ -49,7 +60,7 @@ class Trainer:
         dist.broadcast_object_list(last)
         self.name = last[0]
         if self.name:
-            checkpoint = torch.load(CHECKPOINTS / self.name / "model.pt", weights_only=True)
+            checkpoint = torch.load(written(self.name), weights_only=True)
             self.model.load_state_dict(checkpoint["model"])
             self.optimizer.load_state_dict(checkpoint["optimizer"])
             self.loader.load_state_dict(checkpoint["loader"])
