@@ -75,7 +75,8 @@ def open(  # noqa: A001 - lanefeed.open reads as it should
         cache_dir, cache_bytes: a folder on a local disk where decoded row groups are kept for later epochs, later runs
             and other jobs (they may share it), and what it may take. None: no cache.
         run_dir: a tmpfs folder to use instead of one made under LANEFEED_SHM_ROOT (/dev/shm). With `rank` and `world`
-            all ranks are on this machine and name the same folder: they share its sidecar.
+            all ranks are on this machine and name the same folder: they share its sidecar. Nothing that an earlier
+            run left in it counts: the data are indexed anew, and the checkpoint says where to go on.
         rank, world, device, tensors, lookahead, attach_timeout, stall_timeout: as for `connect`.
 
     Raises UsageError for arguments that do not fit together; when the loader is used, DataError for files that cannot

@@ -1,8 +1,9 @@
 """What `lanefeed.open` was asked for, and the indexer's command line that says it. Made by `_open`, for `sidecar`."""
 
+import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,9 @@ from lanefeed_core.manifest import Manifest
 from lanefeed_core.packing import PackingRequest
 
 __all__ = ["Dataset", "images_of", "packing_options"]
+
+#: What ranks that share a sidecar may be given apart: whoever starts it decides.
+_SIZES = ("base", "decode_threads", "read_ahead_bytes", "slots", "slot_bytes", "cache_dir", "cache_bytes")
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +49,11 @@ class Dataset:
         command = [sys.executable, "-m", "lanefeed_sidecar", "index", "--out", str(out), "--base", self.base]
         command += ["--columns", ",".join(self.columns)] if self.columns else []
         return [*command, *image_options(self.images), *self.packed, "--", *self.uris]
+
+    def wanted(self) -> dict[str, Any]:
+        """What is read and in which order, for comparison: paths are whole, sizes are left out."""
+        uris = [uri if "://" in uri else os.path.join(self.base, uri) for uri in self.uris]
+        return {name: value for name, value in asdict(self).items() if name not in _SIZES} | {"uris": uris}
 
     def row_bytes(self, manifest: Manifest) -> float:
         """Bytes of a sample as delivered, about."""

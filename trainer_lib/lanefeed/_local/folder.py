@@ -16,7 +16,18 @@ from lanefeed.errors import LanefeedError, UsageError
 from lanefeed_core.tmpfs import MOUNTS, on_disk
 from lanefeed_core.wire import ENV_SHM_ROOT
 
-__all__ = ["PREFIX", "RunFolder", "StartLock", "locked", "reclaim", "shm_root", "warn_on_disk"]
+__all__ = [
+    "JOIN_SECONDS",
+    "PREFIX",
+    "USERS",
+    "RunFolder",
+    "StartLock",
+    "lock",
+    "locked",
+    "reclaim",
+    "shm_root",
+    "warn_on_disk",
+]
 
 log = logging.getLogger("lanefeed")
 
@@ -26,7 +37,7 @@ PREFIX = "lanefeed-open-"
 START_LOCK_SECONDS = 700.0
 #: A line says what is waited for this often.
 WORD_SECONDS = 10.0
-_USERS = "users.lock"
+USERS = "users.lock"
 #: How long to wait for somebody who is just ending the folder's sidecar.
 JOIN_SECONDS = 20.0
 _PID = "sidecar.pid"
@@ -50,7 +61,7 @@ def warn_on_disk(folder: Path) -> None:
         log.warning("%s", warning)
 
 
-def _lock(path: Path, kind: int, *, create: bool = True) -> int | None:
+def lock(path: Path, kind: int, *, create: bool = True) -> int | None:
     """Lock a file without waiting: its descriptor, or None if somebody else holds it (or there is no such file)."""
     try:
         fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0), 0o640)
@@ -66,7 +77,7 @@ def _lock(path: Path, kind: int, *, create: bool = True) -> int | None:
 
 def locked(path: Path) -> bool:
     """Whether a living process holds a lock on the file."""
-    fd = _lock(path, fcntl.LOCK_EX, create=False)
+    fd = lock(path, fcntl.LOCK_EX, create=False)
     if fd is None:
         return path.exists()
     os.close(fd)
@@ -78,8 +89,8 @@ def reclaim(root: Path) -> list[Path]:
     gone = []
     for folder in sorted(root.glob(f"{PREFIX}*")):
         try:
-            fd = _lock(folder / _USERS, fcntl.LOCK_EX, create=False)
-            if fd is None and (folder / _USERS).exists():
+            fd = lock(folder / USERS, fcntl.LOCK_EX, create=False)
+            if fd is None and (folder / USERS).exists():
                 continue
             if fd is None and time.time() - folder.stat().st_mtime < 10.0:
                 continue  # being made right now: its lock comes next
@@ -108,7 +119,7 @@ class RunFolder:
         while missing < 50 and time.monotonic() < end:
             try:
                 self.path.mkdir(mode=0o750, parents=True, exist_ok=True)
-                fd = _lock(self.path / _USERS, fcntl.LOCK_SH)
+                fd = self._take()
             except FileNotFoundError:
                 missing += 1
                 time.sleep(0.01)
@@ -121,15 +132,23 @@ class RunFolder:
             if fd is not None:
                 os.close(fd)
             time.sleep(0.05)
-        raise LanefeedError(
-            f"cannot make and lock {self.path / _USERS}: nothing can be written there, or another process removes the "
+        raise self._refused()
+
+    def _take(self) -> int | None:
+        """The users' lock, shared; None if somebody is just ending the folder."""
+        return lock(self.path / USERS, fcntl.LOCK_SH)
+
+    def _refused(self) -> LanefeedError:
+        """Why it was not had in all that time."""
+        return LanefeedError(
+            f"cannot make and lock {self.path / USERS}: nothing can be written there, or another process removes the "
             f"folder again and again; set {ENV_SHM_ROOT} to a writable tmpfs folder"
         )
 
     def _same(self, fd: int) -> bool:
         """Whether the locked file is still the folder's: it may have been removed between open and lock."""
         try:
-            return os.path.samestat(os.fstat(fd), os.stat(self.path / _USERS))
+            return os.path.samestat(os.fstat(fd), os.stat(self.path / USERS))
         except OSError:
             return False
 
@@ -159,7 +178,7 @@ class RunFolder:
             return False
         os.close(fd)
         try:
-            self._fd = _lock(self.path / _USERS, fcntl.LOCK_EX, create=False)
+            self._fd = lock(self.path / USERS, fcntl.LOCK_EX, create=False)
         except OSError:
             return False
         return self._fd is not None

@@ -22,6 +22,7 @@ from pathlib import Path
 from lanefeed._env import Place
 from lanefeed._local.dataset import Dataset
 from lanefeed._local.folder import PREFIX, RunFolder, reclaim, shm_root, warn_on_disk
+from lanefeed._local.named import NamedFolder
 from lanefeed.errors import LanefeedError, SidecarError, UsageError, by_kind, from_core
 from lanefeed_core import manifest_codec
 from lanefeed_core.cursor import Cursor, SavedState
@@ -166,7 +167,7 @@ class LocalSidecar:
         self._key = key
         try:
             if self._given_dir is not None:
-                return RunFolder(self._given_dir)
+                return NamedFolder(self._given_dir, self._life(), kept=shared, end=_end)
             root = shm_root()
             reclaim(root)
             return RunFolder(root / f"{PREFIX}{key}")
@@ -174,6 +175,12 @@ class LocalSidecar:
             with _keys_lock:
                 _open_keys.remove(key)
             raise
+
+    def _life(self) -> str:
+        """What a life of a folder that the user named is about; the same for all ranks that share it."""
+        shared = self._place.together
+        run = [os.getppid(), os.environ.get("TORCHELASTIC_RUN_ID", "")] if shared else []
+        return json.dumps([self._dataset.wanted(), self._place.world, self._place.pod, run], sort_keys=True)
 
     def _start(self, folder: RunFolder) -> None:
         if self._process is not None:
