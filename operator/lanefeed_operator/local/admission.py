@@ -52,11 +52,10 @@ def admit(store: JobStore, wanted: Job, *, replicas: int | None) -> tuple[Job, S
     """The job to run and the status to go on from. The caller holds the lock. Raises LocalError."""
     stored = stored_job(store)
     before = stored.metadata.annotations.get(APPLIED_REPLICAS) if stored else None
-    if replicas is not None:
-        store.scale(replicas)
-    elif before is not None and before != str(wanted.spec.replicas):
-        store.scale(wanted.spec.replicas)
-    size = store.wanted_replicas() or wanted.spec.replicas
+    asked = replicas
+    if asked is None and before is not None and before != str(wanted.spec.replicas):
+        asked = wanted.spec.replicas
+    size = asked or store.wanted_replicas() or wanted.spec.replicas
     # Whoever manages it in a cluster is not here.
     spec = wanted.spec.model_copy(update={"replicas": size, "managed_by": ""})
     status = _again(stored.status or Status()) if stored else Status()
@@ -65,6 +64,9 @@ def admit(store: JobStore, wanted: Job, *, replicas: int | None) -> tuple[Job, S
     problem = misfit(wanted.model_copy(update={"spec": spec}), size)
     if problem and not status.plan_generation:
         raise LocalError(problem)
+    if asked is not None:
+        # After the checks: a size that was refused must not be what the next run finds asked for.
+        store.scale(asked)
     meta = wanted.metadata.model_copy(
         update={
             "uid": stored.metadata.uid if stored else str(uuid.uuid4()),

@@ -160,6 +160,21 @@ def test_what_is_fixed_for_life_is_refused_with_both_values(
 def test_sizes_that_do_not_fit_are_refused_before_anything_starts(store: JobStore, tmp_path: Path) -> None:
     with pytest.raises(LocalError, match="globalBatchSize 8 is not a multiple of 3 ranks"):
         admit(store, job(tmp_path), replicas=3)
+    assert not store.scale_file.exists()
+    admitted, _ = admit(store, job(tmp_path), replicas=None)
+    assert admitted.spec.replicas == 2, "a refused size must not be what later runs want"
+
+
+def test_a_refused_run_leaves_the_size_that_was_asked_for_before(store: JobStore, tmp_path: Path) -> None:
+    first, status = admit(store, job(tmp_path), replicas=4)
+    stream = STREAM.model_copy(update={"global_batch_size": 8, "seed": 0, "last_batch": "Drop"})
+    store.save(first, status.model_copy(update={"stream": stream, "plan_generation": 1}))
+    with pytest.raises(LocalError, match=r"epochs was 1 when the job began"):
+        admit(store, job(tmp_path, YAML.replace("replicas: 2", "replicas: 8\n  epochs: 3")), replicas=None)
+    with pytest.raises(LocalError, match=r"epochs was 1 when the job began"):
+        admit(store, job(tmp_path, YAML.replace("replicas: 2", "replicas: 2\n  epochs: 3")), replicas=1)
+    again, _ = admit(store, job(tmp_path), replicas=None)
+    assert again.spec.replicas == 4
 
 
 def test_a_damaged_status_is_named(store: JobStore, tmp_path: Path) -> None:
