@@ -37,7 +37,10 @@ def dump(data: dict[str, Any]) -> str:
 
 
 def load(path: Path) -> dict[str, Any]:
-    """One document; {} for an empty file. Raises OSError, yaml.YAMLError."""
+    """One document; {} for an empty file. Raises OSError, yaml.YAMLError, and ValueError where it is no mapping."""
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     with path.open("rb") as source:
-        return dict(yaml.load(source, Loader=loader) or {})  # noqa: S506 -- a safe one
+        document = yaml.load(source, Loader=loader) or {}  # noqa: S506 -- a safe one
+    if not isinstance(document, dict):
+        raise ValueError(f"it holds {type(document).__name__} and not keys with values")
+    return document
