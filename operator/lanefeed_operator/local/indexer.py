@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from lanefeed_core.images import image_options
 from lanefeed_core.manifest import Manifest
 from lanefeed_operator.api.spec import Job
 from lanefeed_operator.local import procs
-from lanefeed_operator.local.errors import DatasetChanged, LocalError
+from lanefeed_operator.local.errors import DatasetChanged, Interrupted, LocalError
 from lanefeed_operator.local.launch import data_env
 from lanefeed_operator.local.store import FOLDER
 from lanefeed_operator.reconcile.plans import info_of
@@ -26,6 +26,8 @@ __all__ = ["Indexer", "check_unchanged", "index", "read_manifest", "trial"]
 
 #: Reading all footers (and, for a digest, all bytes) may take this long.
 INDEX_SECONDS = 3600.0
+#: How often one that is waited for looks whether the user has had enough.
+POLL_SECONDS = 0.1
 
 
 def arguments(job: Job, out: Path) -> list[str]:
@@ -102,31 +104,58 @@ class Indexer:
         self._process.wait()
 
 
+def _never() -> bool:
+    return False
+
+
 def index(
-    options: Sequence[str], *, env: Mapping[str, str] | None = None, seconds: float = INDEX_SECONDS
+    options: Sequence[str],
+    *,
+    env: Mapping[str, str] | None = None,
+    seconds: float = INDEX_SECONDS,
+    stopped: Callable[[], bool] = _never,
 ) -> dict[str, Any]:
     """Run the indexer to its end and return its JSON report. Raises LocalError with its own words.
 
     `env` is added to this process's environment. One that a signal ended (the machine's memory, a careless kill) says
-    nothing about the data: it is run again.
+    nothing about the data: it is run again. Once `stopped` says so it is killed: Interrupted.
     """
     for _ in range(KILLED_TRIES):
-        try:
-            done = subprocess.run(
-                command(["--json", *options]),
-                capture_output=True,
-                env={**os.environ, **(env or {})},
-                timeout=seconds,
-                check=False,
-            )
-        except subprocess.TimeoutExpired:
-            raise LocalError(_too_long(seconds)) from None
-        if done.returncode >= 0:
+        code, out, err = _run(command(["--json", *options]), {**os.environ, **(env or {})}, seconds, stopped)
+        if code >= 0:
             break
-    if done.returncode:
-        raise LocalError(_reason(done.stderr.decode(errors="replace"), done.returncode))
-    report: dict[str, Any] = json.loads(done.stdout)
+    if code:
+        raise LocalError(_reason(err.decode(errors="replace"), code))
+    report: dict[str, Any] = json.loads(out)
     return report
+
+
+def _run(run: list[str], env: dict[str, str], seconds: float, stopped: Callable[[], bool]) -> tuple[int, bytes, bytes]:
+    """Exit code, stdout and stderr. Raises LocalError after `seconds`, Interrupted."""
+    end = time.monotonic() + seconds
+    with subprocess.Popen(
+        run,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=env,
+        # Ctrl-C is for us, who then end it: its own last words would be taken for the data's fault.
+        start_new_session=True,
+        preexec_fn=procs.die_with_parent,
+    ) as process:
+        try:
+            while True:
+                try:
+                    out, err = process.communicate(timeout=POLL_SECONDS)
+                    return process.returncode, out, err
+                except subprocess.TimeoutExpired:
+                    if stopped():
+                        raise Interrupted("stopped while the dataset was read: run it again to go on") from None
+                    if time.monotonic() > end:
+                        raise LocalError(_too_long(seconds)) from None
+        except BaseException:
+            process.kill()
+            raise
 
 
 def trial(options: Sequence[str], *, seconds: float) -> dict[str, Any]:
@@ -154,10 +183,10 @@ def _reason(stderr: str, code: int) -> str:
     return text if kind.isidentifier() and text else lines[-1]
 
 
-def check_unchanged(job: Job, frozen: Manifest, scratch: Path) -> None:
-    """Raise DatasetChanged where the files are no longer those that the job was bound to."""
+def check_unchanged(job: Job, frozen: Manifest, scratch: Path, *, stopped: Callable[[], bool] = _never) -> None:
+    """Raise DatasetChanged where the files are no longer those that the job was bound to; Interrupted as `index`."""
     try:
-        index(arguments(job, scratch), env=data_env(job))
+        index(arguments(job, scratch), env=data_env(job), stopped=stopped)
         now = read_manifest(scratch)
     finally:
         scratch.unlink(missing_ok=True)

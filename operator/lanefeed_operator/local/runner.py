@@ -20,7 +20,7 @@ from lanefeed_operator.coordinator.core import Coordinator
 from lanefeed_operator.coordinator.service import Server, serve
 from lanefeed_operator.local import children, procs, rundir
 from lanefeed_operator.local.children import IndexedJob
-from lanefeed_operator.local.errors import LocalError
+from lanefeed_operator.local.errors import Interrupted, LocalError
 from lanefeed_operator.local.factory import Factory
 from lanefeed_operator.local.indexer import Indexer, check_unchanged, read_manifest
 from lanefeed_operator.local.plans import PlanFiles
@@ -82,11 +82,14 @@ class Runner:
         try:
             self._recover()
             self._loop()
-            return Outcome(self._code(), self.status, self.manifest)
+        except Interrupted:
+            # Nothing runs yet, so there is nobody to ask for a checkpoint.
+            pass
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
             self._close()
+        return Outcome(self._code(), self.status, self.manifest)
 
     def _recover(self) -> None:
         """Go on from what a former runner left: manifest, coordinator, living pods; sweep the rest."""
@@ -107,7 +110,8 @@ class Runner:
         self._sweep(living)
         if self.manifest is not None and not living and not self.status.terminal:
             self.display.event("checking that the dataset is unchanged")
-            check_unchanged(self.job, self.manifest, self.store.folder / "manifest.check")
+            scratch = self.store.folder / "manifest.check"
+            check_unchanged(self.job, self.manifest, scratch, stopped=lambda: self._interrupts > 0)
 
     def _sweep(self, living: set[str]) -> None:
         """End what belongs to no pod that lives, and remove its tmpfs."""
