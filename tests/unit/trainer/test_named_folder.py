@@ -85,14 +85,15 @@ def test_what_living_ranks_have_written_stays(tmp_path: Path) -> None:
 
 
 def test_who_wants_something_else_waits_until_the_others_have_left(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(folders, "JOIN_SECONDS", 200.0)
     caplog.set_level(logging.INFO, "lanefeed")
     one, joined = join(tmp_path, "a"), []
     litter(tmp_path)
     thread = threading.Thread(target=lambda: joined.append(join(tmp_path, "b")))
     thread.start()
-    end = time.monotonic() + 15
+    end = time.monotonic() + 60
     while "waiting for the loaders that read something else" not in caplog.text:
         assert time.monotonic() < end
         time.sleep(0.01)
