@@ -24,7 +24,7 @@ def augmented(images: torch.Tensor) -> torch.Tensor:
 
 
 loader = lanefeed.connect()
-if loader.last_commit:
+if loader.last_commit and loader.last_commit.name:
     saved = torch.load(loader.last_commit.name, weights_only=True)
     model.load_state_dict(saved["model"])
     loader.load_state_dict(saved["loader"])

@@ -9,7 +9,7 @@ import lanefeed
 model = torch.nn.Linear(128, 10)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 loader = lanefeed.connect()
-if loader.last_commit:
+if loader.last_commit and loader.last_commit.name:
     saved = torch.load(loader.last_commit.name, weights_only=True)
     model.load_state_dict(saved["model"])
     loader.load_state_dict(saved["loader"])

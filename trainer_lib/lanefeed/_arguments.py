@@ -78,7 +78,7 @@ def column_names(columns: Any) -> tuple[str, ...]:
     if isinstance(columns, str):
         raise UsageError(f"columns is the text {columns!r}: give a list of names, such as columns=[{columns!r}]")
     try:
-        found = tuple(columns or ())
+        found = () if columns is None else tuple(columns)
     except TypeError:
         raise UsageError(f"columns is {columns!r}: give a list of names, such as columns=['x', 'label']") from None
     for name in found:

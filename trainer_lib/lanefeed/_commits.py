@@ -72,8 +72,11 @@ class Commits:
                     self._used = None
             raise
 
-    def _send(self, proof: Proof, taken: Snapshot, name: str, seconds: float) -> None:
-        """Send what was consumed from the last commit up to `taken`, a snapshot of `proof`, once it is its turn."""
+    def _send(self, proof: Proof, taken: Snapshot, name: str | None, seconds: float) -> None:
+        """Send what was consumed from the last commit up to `taken`, a snapshot of `proof`, once it is its turn.
+
+        Without a name it has the one of the checkpoint that there is by then.
+        """
         end = time.monotonic() + seconds
         if not self._turn.acquire(timeout=seconds):
             raise SidecarLost(
@@ -81,6 +84,7 @@ class Commits:
                 f"{seconds:g} s: commit again"
             )
         try:
+            name = self.checkpoint if name is None else name
             start, segment = proof.segment(taken)
             if taken.step < start:
                 log.warning(
@@ -109,7 +113,7 @@ class Commits:
         self._stream.finished = True
         self.taken = None
         if self._stream.progress.consumed > self._stream.proof.committed:
-            self._send(self._stream.proof, self.snapshot(), self.checkpoint, seconds)
+            self._send(self._stream.proof, self.snapshot(), None, seconds)
         self._feed.nudge()
 
     def last_words(self) -> None:

@@ -302,7 +302,9 @@ class Loader:
         self._know(hello)
         self._started = True
         last = hello.last_commit
-        self._commits.checkpoint = last.name if self._state and last and last.step == hello.start else ""
+        # The end's commit has the name of the checkpoint before it (`Commits.finish`).
+        ours = self._state and last and last.step in (hello.start, self._total)
+        self._commits.checkpoint = last.name if ours and last else ""
         if self._state is None and hello.start == 0 and hello.last_commit is not None and hello.last_commit.step:
             log.warning(
                 "rank %d starts at step 0 although %r was committed at step %d: load that checkpoint, with its loader "

@@ -1,10 +1,12 @@
 """Reads a job manifest and names every fault of it at once: where, by path and line, and what to write instead.
 
-Called by the shells and the command line. Opens nothing: the text is given.
+Called by the shells and the command line. Opens nothing: the text is given. A document that the API server has parsed
+is never made text again: whoever may write jobs decides how large and deep it is, and YAML costs thousands of times as
+much as the check.
 """
 
-import copy
 import difflib
+import reprlib
 import types
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -17,9 +19,13 @@ from lanefeed_operator.api import rules
 from lanefeed_operator.api.spec import KIND, Job
 from lanefeed_operator.errors import JobError, Problem
 
-__all__ = ["dump_job", "load_job"]
+__all__ = ["check_job", "dump_job", "load_job"]
 
 Loc = tuple[str | int, ...]
+
+#: How values are shown: a condition's message has room for 32 KiB, and a value may be a megabyte.
+_SHOWN = reprlib.Repr()
+_SHOWN.maxlevel, _SHOWN.maxdict, _SHOWN.maxlist, _SHOWN.maxstring, _SHOWN.maxother = 4, 8, 8, 256, 256
 
 
 def load_job(text: str, path: str | Path = "") -> Job:
@@ -36,8 +42,18 @@ def load_job(text: str, path: str | Path = "") -> Job:
             [Problem("", f"is {type(document).__name__}: a job is a mapping that begins with apiVersion")], source
         )
     problems = [Problem(_dotted(loc), "is written twice: keep one of them", line) for loc, line in twice]
+    return _checked(document, lines, problems, source)
+
+
+def check_job(document: dict[str, Any], source: str) -> Job:
+    """A checked job of a parsed document; `source` is only named in messages. Raises JobError with all problems."""
+    return _checked(document, {}, [], source)
+
+
+def _checked(document: dict[str, Any], lines: dict[Loc, int], problems: list[Problem], source: str) -> Job:
+    """The job, unless there are `problems` already. `lines`: of what is written where, as far as that is known."""
     job, faults = _validate(document)
-    problems += [_problem(error, document, lines) for error in faults]
+    problems = problems + [_problem(error, document, lines) for error in faults]
     if str(document.get("kind", KIND)) != KIND:
         # Said even where too much else is wrong for the rules to be checked.
         problems.append(Problem("kind", f"is {document['kind']!r}: it must be {KIND}", lines.get(("kind",), 0)))
@@ -139,7 +155,7 @@ def _in_document(loc: Loc, document: Any, *, missing: bool) -> Loc:
 
 
 def _say(error: Any, loc: Loc) -> str:
-    kind, given = error["type"], error.get("input")
+    kind, given = error["type"], _SHOWN.repr(error.get("input"))
     if kind == "extra_forbidden":
         return _unknown(loc)
     if kind == "missing":
@@ -148,13 +164,16 @@ def _say(error: Any, loc: Loc) -> str:
     if kind == "value_error":
         return str(context.get("error", error["msg"]))
     if kind == "enum":
-        near = _near(str(given), [x.strip("' ") for x in str(context["expected"]).replace(" or ", ",").split(",")])
-        return f"is {given!r}: it must be {context['expected']}{near}"
+        near = _near(
+            str(error.get("input"))[:64],
+            [x.strip("' ") for x in str(context["expected"]).replace(" or ", ",").split(",")],
+        )
+        return f"is {given}: it must be {context['expected']}{near}"
     text = error["msg"]
     return (
-        f"is {given!r}: {text[0].lower()}{text[1:].removeprefix('nput ')}"
+        f"is {given}: {text[0].lower()}{text[1:].removeprefix('nput ')}"
         if not text.startswith("Input ")
-        else (f"is {given!r}: it {text.removeprefix('Input ')}")
+        else (f"is {given}: it {text.removeprefix('Input ')}")
     )
 
 
@@ -200,19 +219,26 @@ def _models(annotation: Any) -> Iterator[type[BaseModel]]:
 
 
 def _without(document: Any, faults: Sequence[Any]) -> Any:
-    """A copy of the document with the faulty values taken out."""
-    kept = copy.deepcopy(document)
+    """The document without the faulty values; what is on no way to one of them is shared."""
+    kept = document
     locs = {_in_document(error["loc"], document, missing=False) for error in faults if error["type"] != "missing"}
     # The last items of a list first, so that the others keep their place.
     for loc in sorted(locs, key=lambda x: [str(part).zfill(8) for part in x], reverse=True):
-        value = kept
-        try:
-            for part in loc[:-1]:
-                value = value[part]
-            del value[loc[-1]]
-        except (KeyError, IndexError, TypeError):
-            continue
+        kept = _dropped(kept, loc) if loc else kept
     return kept
+
+
+def _dropped(value: Any, loc: Loc) -> Any:
+    """A copy of `value` without what is at `loc`; the same where there is nothing."""
+    try:
+        changed = value.copy()
+        if len(loc) == 1:
+            del changed[loc[0]]
+        else:
+            changed[loc[0]] = _dropped(changed[loc[0]], loc[1:])
+    except (KeyError, IndexError, TypeError, AttributeError):
+        return value
+    return changed
 
 
 def _unique(problems: Sequence[Problem]) -> list[Problem]:

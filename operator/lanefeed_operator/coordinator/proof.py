@@ -74,7 +74,8 @@ class Prover:
             if self.total_steps and stop >= self.total_steps:
                 found.append(Prefix(stop))
             parts = [self._part(segment, last, world) for segment in segments]
-            found += [part for part in parts if part is not None][:MAX_PREPARED]
+            # Of those that are still wanted, so that every rank of a pod has its turn, some with each report.
+            found += [part for part in parts if part is not None and not self.prepared(part)][:MAX_PREPARED]
         return found
 
     def prepare(self, wanted: Sum) -> None:

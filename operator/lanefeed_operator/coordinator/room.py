@@ -13,8 +13,8 @@ __all__ = ["FEWEST", "LIMIT_FILES", "in_memory", "memory_limit"]
 CONNECTION_BYTES = 60 << 10
 #: Bytes of all else: 150 MiB, and a little over.
 OTHER_BYTES = 160 << 20
-#: Some pods report however little there is.
-FEWEST = 64
+#: Some pods report however little there is, and a quarter of a small limit is theirs: OTHER_BYTES is a large cluster's.
+FEWEST, SHARE = 64, 4
 #: A limit from here on is none: cgroup v1 writes "unlimited" as a number near 2^63.
 UNLIMITED_BYTES = 1 << 60
 #: In a container its own cgroup is mounted there: version 2, version 1.
@@ -33,9 +33,9 @@ def memory_limit(files: Sequence[Path] = LIMIT_FILES) -> int | None:
 
 
 def in_memory(limit: int) -> int:
-    """Connections that fit into `limit` bytes beside the rest of the operator; at least FEWEST.
+    """Connections that fit into `limit` bytes beside the rest of the operator, or into a quarter; at least FEWEST.
 
     >>> in_memory(512 << 20)  # the chart's, which promises 6,000 pods
     6007
     """
-    return max(FEWEST, (limit - OTHER_BYTES) // CONNECTION_BYTES)
+    return max(FEWEST, (limit - OTHER_BYTES) // CONNECTION_BYTES, limit // SHARE // CONNECTION_BYTES)

@@ -12,8 +12,9 @@ from lanefeed_core.ledger import Entry, Ledger
 
 __all__ = ["Epoch", "Part", "Prefix", "Sum", "Sums", "finished"]
 
-#: Sums remembered; those of one commit and of a start are wanted together.
-KEEP = 16
+#: Sums remembered. Those of one commit and of a start are wanted together, and of a pod that was cut off a part of each
+#: rank, of which there are 64 at most; of two such pods at once as many again.
+KEEP = 256
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,7 @@ __all__ = [
     "PROVEN",
     "READ_ON",
     "RUNNING",
+    "SPEC_INVALID",
     "SPEC_VALID",
     "STOPPING",
     "SUSPENDED",
@@ -27,6 +28,8 @@ __all__ = [
 ]
 
 SPEC_VALID = "SpecValid"
+#: Its reason where the spec cannot be read: the shell says so, reconcile never sees such a job.
+SPEC_INVALID = "SpecInvalid"
 DATASET_READY = "DatasetReady"
 RUNNING = "Running"
 STOPPING = "Stopping"

@@ -8,8 +8,9 @@ from lanefeed_core.lanes import Lanes
 from lanefeed_core.stream import StreamSpec, default_lanes, default_window
 from lanefeed_operator.api.spec import Boundary, Job
 from lanefeed_operator.api.status import StreamStatus
-from lanefeed_operator.reconcile.conditions import DATASET_READY, is_true
+from lanefeed_operator.reconcile.conditions import DATASET_READY, SPEC_INVALID, SPEC_VALID, is_true
 from lanefeed_operator.reconcile.context import Pass
+from lanefeed_operator.reconcile.plan_policy import valid
 from lanefeed_operator.reconcile.types import BuildManifest, ManifestInfo
 
 __all__ = ["dataset", "freeze", "spec_of"]
@@ -19,6 +20,10 @@ RETRY_SECONDS = 10.0
 
 def dataset(p: Pass) -> bool:
     """Ends the pass where nothing may start yet; a running plan is never stopped for it."""
+    spec = p.status.condition(SPEC_VALID)
+    if spec is not None and spec.reason == SPEC_INVALID:
+        # It was mended, or it would not have come here; what comes next may take an hour.
+        valid(p)
     manifest = p.observed.manifest
     if manifest is None:
         p.act(BuildManifest())

@@ -22,8 +22,11 @@ _BASE = "spec.template.spec"
 
 
 def user_pod(job: Job) -> dict[str, Any]:
-    """The pod's spec as the user wrote it; a copy."""
-    return copy.deepcopy(job.spec.template.spec.model_dump(by_alias=True, mode="json", exclude_unset=True))
+    """The pod's spec as the user wrote it; a copy. Raises RenderError where it nests deeper than pydantic goes."""
+    try:
+        return copy.deepcopy(job.spec.template.spec.model_dump(by_alias=True, mode="json", exclude_unset=True))
+    except (ValueError, RecursionError) as error:
+        raise RenderError(_BASE, f"nests too deep ({error}): a dozen levels are what a pod has") from None
 
 
 def user_trainer(pod: dict[str, Any]) -> dict[str, Any]:

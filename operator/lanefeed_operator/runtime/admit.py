@@ -1,21 +1,20 @@
 """A ShardedTrainingJob as the API server has it -> the checked Job and its Status. Pure; called by the controller.
 
 The CRD's schema and rules have refused most of what is wrong already. What is left, or came in by an older CRD, becomes
-the condition SpecValid=False with the words of `load_job`.
+the condition SpecValid=False with the words of `check_job`.
 """
 
-import json
 from collections.abc import Mapping
 from typing import Any
 
 from pydantic import ValidationError
 
 from lanefeed_operator.api import rules
-from lanefeed_operator.api.load import load_job
+from lanefeed_operator.api.load import check_job
 from lanefeed_operator.api.spec import API_VERSION, KIND, Job
 from lanefeed_operator.api.status import Status
 from lanefeed_operator.errors import JobError, ReconcileError
-from lanefeed_operator.reconcile.conditions import SPEC_VALID, put
+from lanefeed_operator.reconcile.conditions import SPEC_INVALID, SPEC_VALID, put
 from lanefeed_operator.reconcile.states import reason_of, state_of
 
 __all__ = ["read_job", "read_status", "refused", "source_of"]
@@ -38,7 +37,7 @@ def read_job(raw: Mapping[str, Any]) -> Job:
     if job is not None and not rules.check(job):
         return job
     # Slower, and knows how to say what is wrong.
-    return load_job(json.dumps(document), f"{raw['metadata'].get('namespace', '')}/{raw['metadata'].get('name', '')}")
+    return check_job(document, f"{raw['metadata'].get('namespace', '')}/{raw['metadata'].get('name', '')}")
 
 
 def read_status(raw: Mapping[str, Any]) -> Status:
@@ -58,7 +57,7 @@ def read_status(raw: Mapping[str, Any]) -> Status:
 def refused(status: Status, error: JobError, generation: int, now: float) -> Status:
     """The status of a job whose spec cannot be used; the very same one if it says so already."""
     text = "; ".join(str(problem) for problem in error.problems)
-    new = put(status, SPEC_VALID, False, "SpecInvalid", f"{text}: mend the spec and apply it again", now, generation)
+    new = put(status, SPEC_VALID, False, SPEC_INVALID, f"{text}: mend the spec and apply it again", now, generation)
     new = new.model_copy(update={"observed_generation": generation})
     new = new.model_copy(update={"state": state_of(new), "reason": reason_of(new)})
     return status if new == status else new

@@ -124,10 +124,17 @@ class Controller:
         return self._next(p, decision, feed, again)
 
     def _job(self, member: Member, raw: Object) -> Job:
-        """The checked spec; read again only where it changed."""
+        """The checked spec; read again only where it changed. Raises JobError."""
         source = admit.source_of(raw)
+        if member.fault is not None and member.fault_of == source:
+            raise member.fault.with_traceback(None)
+        member.fault = None
         if member.job is None or member.read_from != source:
-            member.job, member.read_from = admit.read_job(raw), source
+            try:
+                member.job, member.read_from = admit.read_job(raw), source
+            except JobError as error:
+                member.fault, member.fault_of = error, source
+                raise
         return member.job
 
     def _refuse(self, key: JobKey, raw: Object, status: Status, error: JobError, now: float) -> float | None:

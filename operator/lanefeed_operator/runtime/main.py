@@ -72,6 +72,8 @@ class Process:
     def __init__(self, settings: OperatorSettings, api: Client | None = None) -> None:
         """`api`: another cluster than the one that this process would find, for tests."""
         self._settings, self._given = settings, api
+        #: As told; of the settings those are left out that cannot be read.
+        self._namespaces = settings.watch_namespaces
         self._begun = time.monotonic()
         self._stop = threading.Event()
         self._code = 0
@@ -133,10 +135,13 @@ class Process:
         log.info("health at %s:%d, metrics at %s:%d", s.bind, self.ports[0], s.bind, self.ports[1])
 
     def _work(self) -> None:
-        wanted = self._settings.watch_namespaces
         client = self._given or connect(hook=self.metrics.request, pool=2 * self._settings.workers + 8)
         kinds = self._await_api(client)
         if kinds is None or not self._await_lead(client):
+            return
+        # A standby waits for weeks: what can be read may be something else by now.
+        kinds = self._await_api(client) if self._leader is not None else kinds
+        if kinds is None:
             return
         s = self._settings
         leader = self._leader
@@ -150,21 +155,23 @@ class Process:
             return
         self.health.ready()
         log.info("ready after %.1f s: %d jobs", time.monotonic() - self._begun, jobs)
-        self._wait(client, tuple(name for name in wanted if name not in s.watch_namespaces))
+        left_out = tuple(name for name in self._namespaces if name not in s.watch_namespaces)
+        if left_out:
+            threading.Thread(target=self._look_for, args=(client, left_out), name="left-out", daemon=True).start()
+        self._wait()
 
-    def _wait(self, client: KubeApi, left_out: Sequence[str]) -> None:
-        """Until somebody ends it. A lead that is lost while its thread hangs in a request is noticed here.
-
-        A namespace of those left out that can be read by now is looked after by a new process: kopf cannot take one in.
-        """
-        asked = time.monotonic()
+    def _wait(self) -> None:
+        """Until somebody ends it. A lead that is lost while its thread hangs in a request is noticed here."""
         while not self._stop.wait(POLL_SECONDS):
             if self._leader is not None and not self._leader.valid():
                 self._lost("the lease could not be renewed in time: another replica may act by now")
-            elif left_out and time.monotonic() - asked >= ASK_AGAIN_SECONDS:
-                back, asked = returned(client, left_out), time.monotonic()
-                if back:
-                    self.end(f"namespace {back} can be read by now: beginning anew, to look after it too", FAILED)
+
+    def _look_for(self, client: KubeApi, left_out: Sequence[str]) -> None:
+        """One of those left out that can be read by now is looked after by a new process: kopf cannot take one in."""
+        while not self._stop.wait(ASK_AGAIN_SECONDS):
+            back = returned(client, left_out)
+            if back:
+                self.end(f"namespace {back} can be read by now: beginning anew, to look after it too", FAILED)
 
     def _await_api(self, client: KubeApi) -> tuple[Kind, ...] | None:
         """Wait for the API server and the CRD; what may be watched. None: the process is ending.
@@ -176,7 +183,7 @@ class Process:
             if self._stop.is_set():
                 return None
             try:
-                self._settings = replace(s, watch_namespaces=readable(client, s.watch_namespaces))
+                self._settings = replace(s, watch_namespaces=readable(client, self._namespaces))
                 return KINDS if self._sees_nodes(client) else tuple(k for k in KINDS if k != NODES)
             except NotFound:
                 why = "the CustomResourceDefinition of ShardedTrainingJobs is not installed (chart value crds.install)"
@@ -219,6 +226,9 @@ class Process:
             try:
                 return parts.start()
             except ApiError as error:
+                if isinstance(error, Forbidden) and self._namespaces:
+                    self.end(f"a namespace cannot be read any more: beginning anew, without it ({error})", FAILED)
+                    return None
                 self._say_waiting(f"the cluster cannot be read: {error}", attempt)
         return None
 

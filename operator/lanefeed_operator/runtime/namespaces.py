@@ -5,9 +5,10 @@ that somebody forgot to make answers the same. The others must not wait for it: 
 """
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 
-from lanefeed_operator.kube.api import STJS, ApiError, Forbidden, KubeApi
+from lanefeed_operator.kube.api import JOBS, PODS, STJS, ApiError, Forbidden, Kind, KubeApi, Object
+from lanefeed_operator.runtime.feed import SELECTOR
 
 __all__ = ["ASK_AGAIN_SECONDS", "readable", "returned"]
 
@@ -15,17 +16,18 @@ log = logging.getLogger(__name__)
 
 #: How often namespaces that were left out are asked again.
 ASK_AGAIN_SECONDS = 60.0
+_NEEDED: tuple[Kind, ...] = (STJS, JOBS, PODS)
 
 
 def readable(client: KubeApi, namespaces: Sequence[str]) -> tuple[str, ...]:
     """Those that answer; all namespaces are (). Raises ApiError: of the API server, or Forbidden where none answers."""
     if not namespaces:
-        client.list(STJS)
+        _ask(client, "")
         return ()
     found, refused = [], {}
     for namespace in namespaces:
         try:
-            client.list(STJS, namespace)
+            _ask(client, namespace)
             found.append(namespace)
         except Forbidden as error:
             refused[namespace] = error
@@ -40,9 +42,16 @@ def returned(client: KubeApi, left_out: Sequence[str]) -> str:
     """The first of those left out that answers by now, "" if none does."""
     for namespace in left_out:
         try:
-            client.list(STJS, namespace)
+            _ask(client, namespace)
         except ApiError as error:
             log.debug("namespace %s is still left out: %s", namespace, error)
         else:
             return namespace
     return ""
+
+
+def _ask(client: KubeApi, namespace: str) -> None:
+    """Read the beginning of each list that the operator needs. Raises ApiError."""
+    scan: Callable[..., Iterable[Object]] = getattr(client, "scan", client.list)
+    for kind in _NEEDED:
+        next(iter(scan(kind, namespace, labels="" if kind == STJS else SELECTOR)), None)

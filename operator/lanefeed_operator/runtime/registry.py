@@ -14,6 +14,7 @@ from lanefeed_core.errors import ManifestError
 from lanefeed_core.podconfig import PodConfig
 from lanefeed_operator.api.spec import Job
 from lanefeed_operator.coordinator.core import Coordinator
+from lanefeed_operator.errors import JobError
 from lanefeed_operator.kube.api import Forbidden, Invalid, KubeApi, Unreachable
 from lanefeed_operator.reconcile.plans import info_of
 from lanefeed_operator.reconcile.types import ManifestInfo, Why
@@ -40,6 +41,9 @@ class Member:
     #: The spec as it was last read, and what it was read from.
     job: Job | None = None
     read_from: object = None
+    #: What is wrong with the spec, and what that was read from: it is not looked for in every pass.
+    fault: JobError | None = None
+    fault_of: object = None
     info: ManifestInfo | None = None
     #: Chunks of the stored manifest; 0: none is stored, as far as we know.
     chunks: int = 0

@@ -25,8 +25,10 @@ __all__ = ["BATCH", "COMMITS_NAME", "CommitLog", "Pending"]
 log = logging.getLogger(__name__)
 
 COMMITS_NAME = "commits.jsonl"
-#: Commits in one report.
+#: Commits in one report; of a pod with many ranks SHARE for each.
 BATCH = 64
+#: The oldest ones and the newest ones of a rank, which are not joined.
+SHARE = 4
 #: Commits of one rank kept apart while they wait.
 KEEP_PER_RANK = 128
 
@@ -74,6 +76,7 @@ class CommitLog:
     def batch(self, limit: int = BATCH) -> list[Pending]:
         """What waits, of every rank, made to fit; from now on these stay as they are while all that waits fits."""
         with self._lock:
+            limit = max(limit, SHARE * len({p.message.rank for p in self._pending}))
             if len(self._pending) > limit:
                 self._fit(limit)
             found = self._fair(limit)
@@ -193,7 +196,7 @@ class CommitLog:
             self._rewrite()
 
     def _share(self, limit: int) -> int:
-        return max(1, limit // max(1, len({p.message.rank for p in self._pending})))
+        return limit // max(1, len({p.message.rank for p in self._pending}))
 
     def _fair(self, limit: int) -> list[Pending]:
         """All that waits, or the newest of each rank: old ones that do not connect are of lives that are over."""

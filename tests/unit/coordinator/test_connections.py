@@ -54,7 +54,8 @@ def test_a_limit_that_may_not_be_raised_is_said(
     ("text", "bound"),
     [
         (str(512 << 20), 6007),
-        (str(64 << 20), 64),
+        (str(192 << 20), 819),
+        (str(8 << 20), 64),
         (str(1 << 40), MOST - 256),
         ("max", MOST - 256),
         # Unlimited in the words of cgroup v1; a file that nobody understands.

@@ -2,16 +2,24 @@
 
 import json
 import sys
+import tracemalloc
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
+import yaml
 
+from lanefeed_operator.errors import JobError
 from lanefeed_operator.kube.api import DEEPEST_JSON, JOBS, PODS, STJS
 from lanefeed_operator.kube.facts import MAX_INDEX, job_facts, pod_facts
 from lanefeed_operator.kube.observe import index_set
 from lanefeed_operator.render import constants as c
+from lanefeed_operator.render.errors import RenderError
+from lanefeed_operator.render.template import user_pod
+from lanefeed_operator.runtime import admit
 from lanefeed_operator.runtime import view as view_module
 from lanefeed_operator.runtime.view import View
+from unit.kube.bed import Bed, spec
 from unit.kube.test_observe import job, pod
 from unit.kube.test_view import KEY, at
 
@@ -78,14 +86,85 @@ def test_an_object_that_cannot_be_read_is_said_and_the_others_are_known(
     assert view.put(JOBS, bad_job) == ()
 
 
-def test_a_spec_that_nests_as_deep_as_the_api_server_allows_is_held() -> None:
+@pytest.fixture
+def deep_json() -> Iterator[None]:
+    """As in the operator's process."""
     before = sys.getrecursionlimit()
     sys.setrecursionlimit(DEEPEST_JSON)
+    yield
+    sys.setrecursionlimit(before)
+
+
+def nested(levels: int, keys: int) -> dict[str, Any]:
+    """{"x": {"x": ..., "k0": 0}, "k0": 0}"""
+    found: dict[str, Any] = {}
+    for _ in range(levels):
+        found = {"x": found} | {f"k{number}": number for number in range(keys - 1)}
+    return found
+
+
+def document(**changes: Any) -> dict[str, Any]:
+    """A ShardedTrainingJob with something large where fields are kept as they are."""
+    body = spec(**changes)
+    body["template"]["spec"]["affinity"] = {"nodeAffinity": nested(5_000, 6)}
+    return {"metadata": {"name": "j", "namespace": "ns", "uid": "u", "generation": 1}, "spec": body}
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"sidecar": {"cache": {"volume": "nosuch"}}}, "nosuch"),
+        ({"batching": {"globalBatchSize": 0}}, "globalBatchSize"),
+        ({"data": {"uri": nested(5_000, 6)}}, "data.uri"),
+    ],
+)
+def test_a_large_spec_with_a_fault_costs_no_more_than_one_without(
+    changes: dict[str, Any], said: str, deep_json: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was made text, read twice as YAML and indexed by path: gigabytes and minutes for what one request holds."""
+
+    def never(*_: Any, **__: Any) -> Any:
+        raise AssertionError("YAML of what is parsed already")
+
+    monkeypatch.setattr(yaml, "compose", never)
+    monkeypatch.setattr(yaml, "safe_load", never)
+    raw = document(**changes)
+    tracemalloc.start()
     try:
-        deep = json.loads("[" * 9_990 + "]" * 9_990)
-        view = View()
-        raw = {"metadata": {"name": "j", "namespace": "ns", "uid": "u", "resourceVersion": "1"}, "spec": {"x": deep}}
-        assert view.put(STJS, raw) == (KEY,)
-        assert view.job(KEY) is not None
+        with pytest.raises(JobError) as refused:
+            admit.read_job(raw)
+        assert tracemalloc.get_traced_memory()[1] < 32 << 20
     finally:
-        sys.setrecursionlimit(before)
+        tracemalloc.stop()
+    text = "; ".join(map(str, refused.value.problems))
+    assert said in text
+    assert len(text) < 8_192, "a condition's message has room for 32 KiB"
+
+
+def test_a_spec_that_nests_too_deep_to_be_rendered_is_its_authors_to_mend(deep_json: None) -> None:
+    job_ = admit.read_job(document())
+    with pytest.raises(RenderError, match="nests too deep"):
+        user_pod(job_)
+
+
+def test_a_fault_is_looked_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    bed = Bed(sidecar={"cache": {"volume": "nosuch"}})
+    reads: list[int] = []
+    real = admit.read_job
+    monkeypatch.setattr(admit, "read_job", lambda raw: reads.append(1) or real(raw))
+    for _ in range(5):
+        bed.later(10)
+    assert bed.condition("SpecValid")[:2] == ("False", "SpecInvalid")
+    assert len(reads) == 1
+    bed.patch_spec(sidecar={})
+    bed.later(1)
+    assert bed.condition("SpecValid")[0] == "True"
+    assert len(reads) == 2
+
+
+def test_a_spec_that_nests_as_deep_as_the_api_server_allows_is_held(deep_json: None) -> None:
+    deep = json.loads("[" * 9_990 + "]" * 9_990)
+    view = View()
+    raw = {"metadata": {"name": "j", "namespace": "ns", "uid": "u", "resourceVersion": "1"}, "spec": {"x": deep}}
+    assert view.put(STJS, raw) == (KEY,)
+    assert view.job(KEY) is not None

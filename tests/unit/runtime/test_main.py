@@ -8,9 +8,11 @@ from typing import Any
 
 import pytest
 
+from lanefeed_operator.kube.api import Forbidden, Kind
 from lanefeed_operator.runtime import main as main_module
 from lanefeed_operator.runtime.main import FAILED, Process
-from lanefeed_operator.runtime.settings import PREFIX, read
+from lanefeed_operator.runtime.settings import PREFIX, OperatorSettings, read
+from support.kube_store import KubeStore
 from support.told import Told
 
 ENVIRONMENT = {PREFIX + "SIDECAR_IMAGE": "sidecar:1", PREFIX + "NAMESPACE": "ours"}
@@ -78,3 +80,61 @@ def test_the_handler_of_a_signal_takes_no_lock(handlers: None, monkeypatch: pyte
     monkeypatch.setattr(threading, "Timer", Timer)
     assert main_module.main((), ENVIRONMENT) == 0
     assert told.by == ["signals"]
+
+
+class Leads:
+    """A lease that is held."""
+
+    def valid(self) -> bool:
+        return True
+
+    def release(self) -> None:
+        pass
+
+
+class Made:
+    """Instead of Parts."""
+
+    def __init__(self, settings: OperatorSettings, *_: object) -> None:
+        self.namespaces = settings.watch_namespaces
+
+    def start(self) -> int:
+        raise Forbidden("jobs is forbidden")
+
+
+@pytest.mark.parametrize(("before", "after", "watched"), [("", "b", ("a",)), ("b", "", ("a", "b"))])
+def test_a_standby_that_takes_over_asks_anew_which_namespaces_there_are(
+    before: str, after: str, watched: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, refused, made = KubeStore(), {before}, list[Made]()
+
+    def ask(_verb: str, _kind: Kind, namespace: str, _name: str) -> None:
+        if namespace in refused - {""}:
+            raise Forbidden(f"forbidden in {namespace}")
+
+    def lead(self: Process, _client: object) -> bool:
+        refused.clear()
+        refused.add(after)
+        self._leader = Leads()  # type: ignore[assignment]
+        return True
+
+    store.before = ask
+    monkeypatch.setattr(Process, "_await_lead", lead)
+    monkeypatch.setattr(Process, "_load", lambda _self, parts: made.append(parts))
+    monkeypatch.setattr(main_module, "Parts", Made)
+    process = Process(read(dict(ENVIRONMENT) | {PREFIX + "WATCH_NAMESPACES": "a,b"}), store)  # type: ignore[arg-type]
+    process._work()
+    assert [parts.namespaces for parts in made] == [watched]
+
+
+@pytest.mark.parametrize("namespaces", ["", "a,b"])
+def test_a_namespace_that_goes_while_all_is_listed_begins_the_process_anew(
+    namespaces: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    environment = dict(ENVIRONMENT) | ({PREFIX + "WATCH_NAMESPACES": namespaces} if namespaces else {})
+    process = Process(read(environment))
+    monkeypatch.setattr(threading, "Timer", NoTimer)
+    # Where all are watched the right may come any moment.
+    monkeypatch.setattr(process, "_say_waiting", lambda *_: process._stop.set())
+    assert process._load(Made(process._settings)) is None  # type: ignore[arg-type]
+    assert process._code == (FAILED if namespaces else 0)

@@ -112,7 +112,8 @@ def test_an_end_that_was_not_reached_or_failed_is_not_committed() -> None:
     assert feed_of(failed).commits == []
 
 
-def test_the_end_has_the_name_of_the_checkpoint_that_there_is() -> None:
+@pytest.mark.parametrize("told", [4, 6])
+def test_the_end_has_the_name_of_the_checkpoint_that_there_is(told: int) -> None:
     """What fails after the end (an export, a launcher that exits with 1) starts again from a file that exists."""
     loader = make(epochs=1)
     for batch in loader:
@@ -122,11 +123,33 @@ def test_the_end_has_the_name_of_the_checkpoint_that_there_is() -> None:
     loader.close()
     assert [(c.start, c.stop, c.name) for c in feed_of(loader).commits] == [(0, 4, "c4"), (4, 6, "c4")]
     again = make(epochs=1)
-    feed_of(again).last_commit = lanefeed.Commit(4, "c4", 1)
+    # Of a life that ended before its end was committed, or after.
+    feed_of(again).last_commit = lanefeed.Commit(told, "c4", 1)
     again.load_state_dict(saved)
     assert len(list(again)) == 2
     again.close()
     assert [(c.start, c.stop, c.name) for c in feed_of(again).commits] == [(4, 6, "c4")]
+
+
+def test_an_end_that_waits_for_a_commit_has_its_name() -> None:
+    loader = make(epochs=1)
+    assert len(list(loader)) == 6
+    commits = loader._commits
+    real = commits._turn.acquire
+
+    class Turn:
+        """A commit of another thread goes out while the end waits for its turn."""
+
+        def acquire(self, timeout: float) -> bool:
+            commits.checkpoint = "c6"
+            return real(timeout=timeout)
+
+        def release(self) -> None:
+            turn.release()
+
+    turn, commits._turn = commits._turn, Turn()  # type: ignore[assignment]
+    loader.close()
+    assert feed_of(loader).commits[-1].name == "c6"
 
 
 def test_a_life_that_began_anew_does_not_end_with_a_former_ones_checkpoint() -> None:

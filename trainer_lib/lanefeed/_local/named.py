@@ -99,6 +99,7 @@ class NamedFolder(RunFolder):
         if not self._others:
             return super()._refused()
         return UsageError(
-            f"run_dir {self.path} has been in use for {JOIN_SECONDS:g} s by loaders of other data, order or world: "
-            "close them first, or give this one another folder"
+            f"run_dir {self.path} has been in use for {JOIN_SECONDS:g} s by loaders of other data, order or world, or "
+            "of another launcher: close them first, or give this one another folder. Ranks of one launcher, each "
+            "with a wrapper script for its parent, share one if the scripts `exec` python"
         )
