@@ -12,9 +12,9 @@ from lanefeed_core.ledger import Entry, Ledger
 
 __all__ = ["Epoch", "Part", "Prefix", "Sum", "Sums", "finished"]
 
-#: Sums remembered. Those of one commit and of a start are wanted together, and of a pod that was cut off a part of each
-#: rank, of which there are 64 at most; of two such pods at once as many again.
-KEEP = 256
+#: Sums remembered; those of one commit and of a start are wanted together. And where pods were cut off a part of each
+#: rank is, at two commits of the job: of all ranks, if it was the operator that was away.
+KEEP, MOST = 64, 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +51,7 @@ class Sums:
         """Nothing is summed up yet."""
         self._lanes = lanes
         self._known: dict[Sum, Ledger] = {}
+        self._keep = KEEP
         self._all_rows: Entry | None = None
 
     def known(self, wanted: Sum) -> bool:
@@ -62,8 +63,11 @@ class Sums:
         found = self._known.get(wanted)
         if found is None:
             found = self._known[wanted] = self._make(wanted)
-            for old in list(self._known)[:-KEEP]:
-                self._known.pop(old, None)
+            if isinstance(wanted, Part):
+                self._keep = min(MOST, max(self._keep, KEEP + 2 * wanted.world))
+            if len(self._known) > self._keep:
+                for old in list(self._known)[: -self._keep]:
+                    self._known.pop(old, None)
         return found
 
     def _make(self, wanted: Sum) -> Ledger:

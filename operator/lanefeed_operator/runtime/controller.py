@@ -44,6 +44,8 @@ REFUSED_SECONDS = 30.0
 PROGRESS_SECONDS = 10.0
 #: An indexer that waits for a volume, and a pod that does not go, show it only by waiting.
 WAITING_SECONDS = 10.0
+#: A fault of a spec is looked for again after this long: a newer CRD changes what is served, and counts no generation.
+FAULT_SECONDS = 600.0
 #: A namespace is asked this often whether it is being deleted, where a pod that has ended does not go.
 PROBE_SECONDS = 60.0
 
@@ -88,7 +90,7 @@ class Controller:
         member.since = member.since or now
         status = admit.read_status(raw)
         try:
-            job = self._job(member, raw)
+            job = self._job(member, raw, now)
         except JobError as error:
             return self._refuse(key, raw, status, error, now)
         return self._run(_Pass(key, raw, member, job, status, now))
@@ -123,17 +125,17 @@ class Controller:
         self._let_go(scene, ending)
         return self._next(p, decision, feed, again)
 
-    def _job(self, member: Member, raw: Object) -> Job:
+    def _job(self, member: Member, raw: Object, now: float) -> Job:
         """The checked spec; read again only where it changed. Raises JobError."""
         source = admit.source_of(raw)
-        if member.fault is not None and member.fault_of == source:
+        if member.fault is not None and member.fault_of == source and now - member.fault_at < FAULT_SECONDS:
             raise member.fault.with_traceback(None)
         member.fault = None
         if member.job is None or member.read_from != source:
             try:
                 member.job, member.read_from = admit.read_job(raw), source
             except JobError as error:
-                member.fault, member.fault_of = error, source
+                member.fault, member.fault_of, member.fault_at = error, source, now
                 raise
         return member.job
 

@@ -150,7 +150,7 @@ class Process:
         parts = self._parts = Parts(s, api, self.metrics, self.health, self.decisions, kinds, self.end)
         namespace = s.watch_namespaces[0] if s.watch_namespaces else s.namespace
         self.health.api_answers = api_answers(client, namespace)
-        jobs = self._load(parts)
+        jobs = self._load(client, parts)
         if jobs is None:
             return
         self.health.ready()
@@ -218,7 +218,7 @@ class Process:
         """Another may lead: whatever is at hand may write nothing any more, so there is nothing to finish."""
         self.end(why, FAILED, LOST_SECONDS)
 
-    def _load(self, parts: Parts) -> int | None:
+    def _load(self, client: KubeApi, parts: Parts) -> int | None:
         """List everything and start the parts; the number of jobs. None: the process is ending."""
         for attempt in itertools.count():
             if self._stop.is_set():
@@ -226,11 +226,19 @@ class Process:
             try:
                 return parts.start()
             except ApiError as error:
-                if isinstance(error, Forbidden) and self._namespaces:
+                if isinstance(error, Forbidden) and self._fewer(client):
                     self.end(f"a namespace cannot be read any more: beginning anew, without it ({error})", FAILED)
                     return None
                 self._say_waiting(f"the cluster cannot be read: {error}", attempt)
         return None
+
+    def _fewer(self, client: KubeApi) -> bool:
+        """Whether some of the namespaces cannot be read any more. A right of another kind may come yet."""
+        now = self._settings.watch_namespaces
+        try:
+            return bool(now) and readable(client, now) != now
+        except ApiError:
+            return False
 
     def _say_waiting(self, why: str, attempt: int) -> None:
         self.health.waiting(why)

@@ -41,9 +41,10 @@ class Member:
     #: The spec as it was last read, and what it was read from.
     job: Job | None = None
     read_from: object = None
-    #: What is wrong with the spec, and what that was read from: it is not looked for in every pass.
+    #: What is wrong with the spec, what that was read from and when: it is not looked for in every pass.
     fault: JobError | None = None
     fault_of: object = None
+    fault_at: float = 0.0
     info: ManifestInfo | None = None
     #: Chunks of the stored manifest; 0: none is stored, as far as we know.
     chunks: int = 0

@@ -120,21 +120,27 @@ def test_a_standby_that_takes_over_asks_anew_which_namespaces_there_are(
 
     store.before = ask
     monkeypatch.setattr(Process, "_await_lead", lead)
-    monkeypatch.setattr(Process, "_load", lambda _self, parts: made.append(parts))
+    monkeypatch.setattr(Process, "_load", lambda _self, _client, parts: made.append(parts))
     monkeypatch.setattr(main_module, "Parts", Made)
     process = Process(read(dict(ENVIRONMENT) | {PREFIX + "WATCH_NAMESPACES": "a,b"}), store)  # type: ignore[arg-type]
     process._work()
     assert [parts.namespaces for parts in made] == [watched]
 
 
-@pytest.mark.parametrize("namespaces", ["", "a,b"])
+@pytest.mark.parametrize(("namespaces", "refused", "code"), [("", "b", 0), ("a,b", "b", FAILED), ("a,b", "c", 0)])
 def test_a_namespace_that_goes_while_all_is_listed_begins_the_process_anew(
-    namespaces: str, monkeypatch: pytest.MonkeyPatch
+    namespaces: str, refused: str, code: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """And any other right that is missing, as that on the certificate's Secret, is waited for."""
+
+    def ask(_verb: str, _kind: Kind, namespace: str, _name: str) -> None:
+        if namespace == refused:
+            raise Forbidden(f"forbidden in {namespace}")
+
     environment = dict(ENVIRONMENT) | ({PREFIX + "WATCH_NAMESPACES": namespaces} if namespaces else {})
-    process = Process(read(environment))
+    process, store = Process(read(environment)), KubeStore()
+    store.before = ask
     monkeypatch.setattr(threading, "Timer", NoTimer)
-    # Where all are watched the right may come any moment.
     monkeypatch.setattr(process, "_say_waiting", lambda *_: process._stop.set())
-    assert process._load(Made(process._settings)) is None  # type: ignore[arg-type]
-    assert process._code == (FAILED if namespaces else 0)
+    assert process._load(store, Made(process._settings)) is None  # type: ignore[arg-type]
+    assert process._code == code
