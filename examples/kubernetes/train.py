@@ -8,6 +8,7 @@ With RECORD_IDS=1 every checkpoint also tells which samples are in it: that is w
 
 import json
 import os
+import socket
 import time
 from pathlib import Path
 
@@ -27,7 +28,8 @@ RECORD_IDS = os.environ.get("RECORD_IDS") == "1"
 
 def write(path: Path, content: str) -> None:
     """Whole or not at all."""
-    temporary = path.with_suffix(f".{os.getpid()}.tmp")
+    # In containers every process is number 1, and a pod that was given up for lost may write beside its successor.
+    temporary = path.with_suffix(f".{socket.gethostname()}.{os.getpid()}.tmp")
     temporary.write_text(content)
     os.replace(temporary, path)
 

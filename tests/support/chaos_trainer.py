@@ -7,6 +7,7 @@ kills over the whole job.
 
 import json
 import os
+import socket
 import sys
 import time
 from pathlib import Path
@@ -39,7 +40,8 @@ def limit() -> int:
 def write(path: Path, data: object) -> None:
     """Whole or not at all."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_suffix(f".{os.getpid()}.tmp")
+    # In containers every process is number 1, and a pod that was given up for lost may write beside its successor.
+    temporary = path.with_suffix(f".{socket.gethostname()}.{os.getpid()}.tmp")
     temporary.write_text(json.dumps(data))
     os.replace(temporary, path)
 

@@ -220,6 +220,8 @@ def test_what_signing_fails_with_is_a_kind_of_failure(
 @pytest.mark.parametrize(
     ("wait", "low", "high"),
     [("30", 30, 30), (" 7 ", 7, 7), (email.utils.formatdate(time.time() + 1e5, usegmt=True), 1e4, 1e5), ("soon", 0, 0)],
+    # Names of their own: two workers that collect in different seconds must find the same tests.
+    ids=["seconds", "spaces", "a date", "a word"],
 )
 def test_what_botocore_was_asked_to_wait(wait: str, low: float, high: float, monkeypatch: pytest.MonkeyPatch) -> None:
     """In seconds, or until a date."""
