@@ -303,15 +303,15 @@ class Loader:
         self._started = True
         last = hello.last_commit
         # The end's commit has the name of the checkpoint before it (`Commits.finish`).
-        ours = self._state and last and last.step in (hello.start, self._total)
-        self._commits.checkpoint = last.name if ours and last else ""
-        if self._state is None and hello.start == 0 and hello.last_commit is not None and hello.last_commit.step:
+        steps = (hello.start, self._total)
+        self._commits.checkpoint = last.name if self._state and last and last.step in steps else ""
+        if self._state is None and hello.start == 0 and last is not None and last.step:
             log.warning(
                 "rank %d starts at step 0 although %r was committed at step %d: load that checkpoint, with its loader "
                 "state, unless you mean to begin anew",
                 self.rank,
-                hello.last_commit.name,
-                hello.last_commit.step,
+                last.name,
+                last.step,
             )
         self._state = None
 

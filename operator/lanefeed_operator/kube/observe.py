@@ -14,7 +14,17 @@ from lanefeed_operator.reconcile.troubles import remedy
 from lanefeed_operator.reconcile.types import EXIT_STOPPED, FAILED, Children, ManifestInfo, Pod, Why
 from lanefeed_operator.render import names
 
-__all__ = ["EXIT_HOPELESS", "World", "children", "index_set", "indexer_info", "indexer_trouble", "living", "lost_since"]
+__all__ = [
+    "EXIT_HOPELESS",
+    "World",
+    "children",
+    "index_set",
+    "indexer_info",
+    "indexer_trouble",
+    "living",
+    "lost_for",
+    "lost_since",
+]
 
 #: Exit code of an indexer that no retry mends.
 EXIT_HOPELESS = 2
@@ -182,6 +192,12 @@ def lost_since(world: World, pod: PodFacts) -> float | None:
         return pod.deleted if pod.deleted is not None and world.now > pod.deleted else None
     node = world.nodes.get(pod.node)
     return node.lost_since if node is not None else None
+
+
+def lost_for(world: World, pod: PodFacts, seconds: float) -> bool:
+    """Whether it may live on, and nobody has heard of its node for so long; 0: never."""
+    since = lost_since(world, pod)
+    return _alive(pod) and seconds > 0 and since is not None and world.now - since >= seconds
 
 
 def index_set(text: str) -> frozenset[int]:

@@ -29,7 +29,7 @@ from lanefeed_operator.kube.api import (
     Object,
 )
 from lanefeed_operator.kube.facts import JobFacts, PodFacts
-from lanefeed_operator.kube.observe import World, lost_since
+from lanefeed_operator.kube.observe import World, lost_for
 from lanefeed_operator.reconcile import types as r
 from lanefeed_operator.reconcile.plans import lanes_of, make_plan
 from lanefeed_operator.render import (
@@ -240,8 +240,7 @@ class Actions:
         """Pods of a former job of this name have our host names, and ranks could meet them."""
         limit, waiting = scene.job.spec.elastic.node_lost_seconds, []
         for pod in scene.world.former():
-            since = lost_since(scene.world, pod)
-            if limit and since is not None and scene.now - since >= limit:
+            if lost_for(scene.world, pod, limit):
                 self._free(pod, f"its job is gone, and its node is lost for {limit} s", scene.now)
             else:
                 waiting.append(pod.name)

@@ -9,13 +9,13 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import Protocol
 
-from lanefeed_operator.kube.api import STJS, Kind, Object
+from lanefeed_operator.kube.api import JOBS, PODS, STJS, Kind, Object
 from lanefeed_operator.render.constants import MANAGED_BY
 from lanefeed_operator.runtime.decisions import Decisions
 from lanefeed_operator.runtime.facts import JobFacts
 from lanefeed_operator.runtime.workers import JobKey
 
-__all__ = ["CHILD_SECONDS", "SELECTOR", "Feed", "Store"]
+__all__ = ["CHILD_SECONDS", "SELECTOR", "Feed", "Store", "selector"]
 
 log = logging.getLogger(__name__)
 
@@ -23,6 +23,11 @@ log = logging.getLogger(__name__)
 SELECTOR = ",".join(f"{name}={value}" for name, value in MANAGED_BY.items())
 #: How long a child's change waits for those of its siblings.
 CHILD_SECONDS = 0.1
+
+
+def selector(kind: Kind) -> str:
+    """What is asked of the API server of this kind: of Jobs and Pods, ours alone."""
+    return SELECTOR if kind in (JOBS, PODS) else ""
 
 
 class Store(Protocol):

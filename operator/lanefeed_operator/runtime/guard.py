@@ -8,10 +8,16 @@ from typing import Literal
 
 from lanefeed_operator.kube.api import STJS, ApiError, Kind, KubeApi, Object, TokenOwner, Unreachable
 
-__all__ = ["GuardedApi"]
+__all__ = ["GuardedApi", "scan"]
 
 #: Named outside of the class, where `list` is the method.
 Objects = list[Object]
+
+
+def scan(api: KubeApi, kind: Kind, namespace: str = "", *, labels: str = "") -> Iterable[Object]:
+    """As `list`; a chunk at a time where the client can."""
+    found: Callable[..., Iterable[Object]] = getattr(api, "scan", api.list)
+    return found(kind, namespace, labels=labels)
 
 
 class GuardedApi:
@@ -37,8 +43,7 @@ class GuardedApi:
 
     def scan(self, kind: Kind, namespace: str = "", *, labels: str = "") -> Iterator[Object]:
         """As `list`; a chunk at a time where the client can: 64,000 raw pods are a gigabyte."""
-        scan: Callable[..., Iterable[Object]] = getattr(self._api, "scan", self._api.list)
-        yield from scan(kind, namespace, labels=labels)
+        yield from scan(self._api, kind, namespace, labels=labels)
 
     def create(self, kind: Kind, namespace: str, body: Object, *, dry_run: bool = False) -> Object:
         """See KubeApi."""

@@ -8,7 +8,7 @@ ended or cannot start. One that runs is left to its work, whatever the spec says
 from dataclasses import dataclass
 
 from lanefeed_operator.kube.facts import JobFacts, PodFacts
-from lanefeed_operator.kube.observe import World, lost_since
+from lanefeed_operator.kube.observe import World, lost_for
 
 __all__ = ["Step", "next_step", "wait_seconds"]
 
@@ -37,7 +37,7 @@ def next_step(world: World, name: str, digest: str, *, after: float, lost_second
     if old is None:
         return Step(make=True)
     pods = world.pods_of(old)
-    lost = tuple(pod for pod in pods if _lost(world, pod, lost_seconds))
+    lost = tuple(pod for pod in pods if lost_for(world, pod, lost_seconds))
     if old.deleted is not None or lost:
         return Step(free=lost)
     changed = old.template != digest
@@ -45,12 +45,6 @@ def next_step(world: World, name: str, digest: str, *, after: float, lost_second
         return Step(delete=old, anew=changed) if changed or world.now >= after else Step()
     works = any(pod.state.phase in ("Running", "Succeeded") for pod in pods)
     return Step(delete=old, anew=True) if changed and not works else Step()
-
-
-def _lost(world: World, pod: PodFacts, limit: float) -> bool:
-    since = lost_since(world, pod)
-    alive = pod.state.phase in ("Pending", "Running")
-    return alive and limit > 0 and since is not None and world.now - since >= limit
 
 
 def wait_seconds(tries: int) -> float:

@@ -5,10 +5,11 @@ that somebody forgot to make answers the same. The others must not wait for it: 
 """
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 
-from lanefeed_operator.kube.api import JOBS, PODS, STJS, ApiError, Forbidden, Kind, KubeApi, Object
-from lanefeed_operator.runtime.feed import SELECTOR
+from lanefeed_operator.kube.api import JOBS, PODS, STJS, ApiError, Forbidden, Kind, KubeApi
+from lanefeed_operator.runtime.feed import selector
+from lanefeed_operator.runtime.guard import scan
 
 __all__ = ["ASK_AGAIN_SECONDS", "readable", "returned"]
 
@@ -52,6 +53,5 @@ def returned(client: KubeApi, left_out: Sequence[str]) -> str:
 
 def _ask(client: KubeApi, namespace: str) -> None:
     """Read the beginning of each list that the operator needs. Raises ApiError."""
-    scan: Callable[..., Iterable[Object]] = getattr(client, "scan", client.list)
     for kind in _NEEDED:
-        next(iter(scan(kind, namespace, labels="" if kind == STJS else SELECTOR)), None)
+        next(iter(scan(client, kind, namespace, labels=selector(kind))), None)

@@ -12,8 +12,8 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 
-from lanefeed_operator.kube.api import NODES, STJS, ApiError, Kind, Object
-from lanefeed_operator.runtime.feed import SELECTOR, Feed
+from lanefeed_operator.kube.api import ApiError, Kind, Object
+from lanefeed_operator.runtime.feed import Feed, selector
 from lanefeed_operator.runtime.guard import GuardedApi
 from lanefeed_operator.runtime.workers import JobKey
 
@@ -87,8 +87,7 @@ class Resync:
             raise refused
 
     def _listing(self, kind: Kind, namespace: str) -> Iterable[Object]:
-        labels = "" if kind in (STJS, NODES) else SELECTOR
-        return self._api.scan(kind, namespace, labels=labels)
+        return self._api.scan(kind, namespace, labels=selector(kind))
 
     # ---- the thread --------------------------------------------------------------------------------------------
 

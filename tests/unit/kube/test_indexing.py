@@ -27,6 +27,13 @@ def template(image: str) -> dict[str, Any]:
     return found
 
 
+def mend(bed: Bed) -> None:
+    """The user mends the spec, and the operator looks: what is deleted first is made a look later."""
+    bed.patch_spec(template=template("ssd"))
+    bed.later(1)
+    bed.later(1)
+
+
 def uid(bed: Bed) -> str:
     return str(bed.store.objects[JOBS, NS, INDEX]["metadata"]["uid"])
 
@@ -58,9 +65,7 @@ def test_an_indexer_that_cannot_start_is_replaced_when_the_spec_is_mended(phase:
     former = uid(bed)
     bed.later(30)
     assert uid(bed) == former, "the same spec makes the same pod: it is waited for"
-    bed.patch_spec(template=template("ssd"))
-    bed.later(1)
-    bed.later(1)
+    mend(bed)
     assert uid(bed) != former
     made = bed.store.objects[JOBS, NS, INDEX]["spec"]["template"]["spec"]
     assert made["nodeSelector"] == {"disk": "ssd"}
@@ -70,9 +75,7 @@ def test_an_indexer_that_works_is_left_to_it_whatever_the_spec_says() -> None:
     bed = Bed()
     bed.run()
     name, former = bed.index_pod(), uid(bed)
-    bed.patch_spec(template=template("ssd"))
-    bed.later(1)
-    bed.later(1)
+    mend(bed)
     assert uid(bed) == former
     assert bed.hand_over(name) == ""
     bed.run()
@@ -90,9 +93,7 @@ def test_an_indexer_that_failed_is_made_again_at_once_with_a_mended_spec() -> No
     former = uid(bed)
     bed.later(11)
     assert uid(bed) == former, "it is not its turn yet: it would fail again"
-    bed.patch_spec(template=template("ssd"))
-    bed.later(1)
-    bed.later(1)
+    mend(bed)
     assert uid(bed) != former
 
 
